@@ -1,0 +1,50 @@
+# The two commands of the README are `make run` and `make test`; both set up what they need.
+PYTHON ?= python3
+BIN := .venv/bin
+MARKS ?=
+
+.PHONY: help run test unit check format clean
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed: make PYTHON=python3.x")'
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml constraints.txt $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+run: .venv/installed ## train sweeps/quickstart.yaml into results.db and write its report
+	$(BIN)/xsa run sweeps/quickstart.yaml
+	$(BIN)/xsa report quickstart
+
+test: .venv/installed-dev browser ## lint, types, and every test
+	$(MAKE) --no-print-directory check
+	$(BIN)/python -m pytest $(MARKS)
+
+unit: .venv/installed-dev ## the fast tests alone
+	$(BIN)/python -m pytest -m "not ray and not postgres and not browser and not slow"
+
+check: .venv/installed-dev ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed-dev ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: browser
+browser: # Chromium for the browser tests, where this user may install it
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	else echo "Chromium is not installed; the browser tests will skip (or fail where CI is set)."; fi
+
+clean: ## remove the environment and caches, never results
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,260 @@
+"""The command line, `xsa`. Heavy imports live inside the commands, so that `--help` answers at once."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from schemas.errors import UserError
+
+app = typer.Typer(
+    name="xsa",
+    help="Sweeps of paired attention experiments (SA and XSA), their results in SQL, and the figures from them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+SweepFile = Annotated[Path, typer.Argument(help="The sweep's YAML file.", metavar="SWEEP.yaml")]
+SweepName = Annotated[str, typer.Argument(help="The sweep's name.", metavar="SWEEP")]
+Db = Annotated[
+    str | None,
+    typer.Option(
+        "--db", envvar="XSA_DB", help="The store: a path or a database URL.", show_default="results.db"
+    ),
+]
+Storage = Annotated[
+    Path | None,
+    typer.Option("--storage", help="Where the arms' folders go.", show_default="runs/ beside the store"),
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where", help="Only rows where AXIS=VALUE, AXIS=A,B,C or AXIS=LOW..HIGH. May be repeated."
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="The directory to write to.", show_default="reports/SWEEP")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print rows as JSON.")]
+
+
+@app.command()
+def plan(sweep_file: SweepFile, db: Db = None, json: AsJson = False) -> None:
+    """Say what a sweep would train and what it costs, and train nothing.
+
+    Example: xsa plan sweeps/quickstart.yaml
+    """
+    from orchestrator.plan import Plan
+    from orchestrator.show import print_json, print_plan
+    from orchestrator.supervise import current_plan
+    from results.store import Store, store_exists
+    from schemas.sweep import Sweep
+    from trainer.data import check_dataset
+
+    sweep = Sweep.load(sweep_file)
+    _check_datasets(sweep, check_dataset)
+    speed = None
+    if store_exists(db):
+        from results.state import measured_speed
+
+        with Store.open(db, mode="read") as store:
+            made, speed = current_plan(store, sweep), measured_speed(store)
+    else:
+        made = Plan.make(sweep, {})
+    if json:
+        print_json({"sweep": sweep.name, "trials": len(made.trials), "arms": len(made.arms), **made.counts()})
+    else:
+        print_plan(made, speed)
+
+
+@app.command()
+def run(sweep_file: SweepFile, db: Db = None, storage: Storage = None) -> None:
+    """Train whatever a sweep still needs. Running it again does only what is not done.
+
+    Example: xsa run sweeps/quickstart.yaml
+    """
+    from orchestrator.show import console, print_outcome
+    from orchestrator.supervise import run as run_sweep
+    from results.store import Store
+    from schemas.sweep import Sweep
+    from trainer.data import check_dataset
+
+    sweep = Sweep.load(sweep_file)
+    _check_datasets(sweep, check_dataset)
+    with Store.open(db, mode="write") as store:
+        outcome = run_sweep(store, sweep, (storage or store.default_storage()).absolute(), console)
+        name = store.name
+    print_outcome(outcome, db, name)
+    if outcome.signal is not None:
+        raise typer.Exit(128 + outcome.signal)
+    if any(outcome.plan.status(arm.id) == "failed" for arm in outcome.plan.unfinished()):
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(
+    sweep: Annotated[str | None, typer.Argument(help="A sweep's name; all of them if left out.")] = None,
+    db: Db = None,
+    json: AsJson = False,
+) -> None:
+    """Show how far sweeps are: arms done, running, left and failed, and why.
+
+    Example: xsa status quickstart
+    """
+    import results
+    from orchestrator.show import print_status
+
+    with results.open(db) as database:
+        print_status(database, sweep, as_json=json)
+
+
+@app.command(name="results")
+def show_results(
+    sweep: SweepName,
+    db: Db = None,
+    where: Where = None,
+    format: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
+) -> None:
+    """Print the paired losses of a sweep: a summary table, or every pair as CSV or JSON.
+
+    Example: xsa results quickstart --where xsa_lambda=1 --format csv
+    """
+    import results
+    from orchestrator.show import print_results
+
+    with results.open(db) as database:
+        print_results(database, sweep, parse_where(where), format)
+
+
+@app.command()
+def figures(
+    sweep: SweepName,
+    names: Annotated[list[str] | None, typer.Argument(help="Figures, such as fig7; all if left out.")] = None,
+    db: Db = None,
+    where: Where = None,
+    out: Out = None,
+) -> None:
+    """Draw figures from the store alone: PNG, SVG, PDF and the CSV behind each.
+
+    Example: xsa figures quickstart fig7 --out figures
+    """
+    import results
+    from orchestrator.show import write_figures
+
+    with results.open(db) as database:
+        write_figures(database, sweep, names or [], parse_where(where), out or Path("reports") / sweep)
+
+
+@app.command()
+def tables(
+    sweep: SweepName,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Tables, such as losses; all if left out.")
+    ] = None,
+    db: Db = None,
+    where: Where = None,
+    out: Out = None,
+) -> None:
+    """Write tables from the store alone: text, Markdown, CSV and LaTeX.
+
+    Example: xsa tables quickstart losses
+    """
+    import results
+    from orchestrator.show import write_tables
+
+    with results.open(db) as database:
+        write_tables(database, sweep, names or [], parse_where(where), out or Path("reports") / sweep)
+
+
+@app.command()
+def report(sweep: SweepName, db: Db = None, out: Out = None) -> None:
+    """Write a sweep's figures, tables and one self-contained report.html.
+
+    Example: xsa report quickstart
+    """
+    import results
+    from orchestrator.show import console
+    from results.report import write
+
+    with results.open(db) as database:
+        path = write(database, sweep, out or Path("reports") / sweep)
+    console.print(f"Report: {path}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def ingest(
+    storage: Annotated[Path, typer.Argument(help="A storage directory, such as runs/.")], db: Db = None
+) -> None:
+    """Bring the store up to the arms' folders; rebuilds a lost store. Repeating it changes nothing.
+
+    Example: xsa ingest runs
+    """
+    from orchestrator.show import console
+    from results.record import ingest as ingest_arm
+    from results.store import Store
+
+    folders = sorted(path.parent for path in (storage / "arms").glob("*/arm.json"))
+    if not folders:
+        raise UserError(
+            f"{storage} holds no arms (no {storage}/arms/*/arm.json). Name the storage of a run, such as runs/."
+        )
+    with Store.open(db, mode="write") as store:
+        taken = sum(ingest_arm(store, folder) for folder in folders)
+    console.print(f"{taken} of {len(folders)} arms brought up to date in {store.name}.", highlight=False)
+
+
+@app.command()
+def axes(
+    json: Annotated[bool, typer.Option("--json", help="Print the JSON schema, for editors.")] = False,
+) -> None:
+    """List every axis a sweep can set: type, default, limits and meaning; then the model sizes.
+
+    Example: xsa axes
+    """
+    from orchestrator.show import print_axes, print_json
+    from schemas.trial import Trial
+
+    if json:
+        print_json(Trial.model_json_schema())
+    else:
+        print_axes()
+
+
+def parse_where(conditions: list[str] | None) -> dict[str, Any]:
+    """Return the filters that `--where` conditions mean. Raises `UserError`."""
+    from schemas.trial import AXES
+
+    filters: dict[str, Any] = {}
+    for condition in conditions or []:
+        name, equals, text = condition.partition("=")
+        if not equals:
+            raise UserError(f"--where {condition}: write AXIS=VALUE, AXIS=A,B,C or AXIS=LOW..HIGH.")
+        parse = AXES[name].parse if name in AXES else str
+        if ".." in text:
+            low, _, high = text.partition("..")
+            filters[name] = (parse(low) if low else None, parse(high) if high else None)
+        elif "," in text:
+            filters[name] = [parse(part) for part in text.split(",")]
+        else:
+            filters[name] = parse(text)
+    return filters
+
+
+def _check_datasets(sweep: Any, check: Any) -> None:
+    for name in {trial.dataset for trial in sweep.trials()}:
+        check(name)
+
+
+def main() -> None:
+    """Run the command line: a user's mistake is one message and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        print(f"xsa: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("xsa: interrupted; what was done is kept.", file=sys.stderr)
+        sys.exit(130)

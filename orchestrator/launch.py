@@ -1,0 +1,170 @@
+"""The edge to Ray Tune: trials out, reports in. Tune is a disposable executor of one session.
+
+Tune gets nothing but trial ids; what a worker needs travels beside them through the object store,
+and what it finds comes back in `tune.report`. The store alone says what is done.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# Read by Ray and Tune when they are imported or started, so they are set before that.
+os.environ.update(
+    {
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",  # else a relative path means another file in each trial
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # Ray's own 15 starves trials on a busy machine
+        "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints its own banner at any verbosity
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # they cost more than the report itself
+        "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the session has its own, for SIGTERM too
+    }
+)
+
+import ray
+from ray import tune
+from ray.tune.search import Searcher
+
+from orchestrator.session import Session
+from schemas.errors import UserError
+from schemas.report import Report
+from schemas.sweep import Runtime
+from schemas.trial import Arm
+
+REPORT = "report"
+OBJECT_STORE_BYTES = 200_000_000
+"""Enough for the jobs' settings; Ray would take 30 % of the machine's memory."""
+
+
+@contextmanager
+def local_ray() -> Iterator[None]:
+    """Start a Ray of our own on this machine, and end it."""
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=OBJECT_STORE_BYTES,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_resources(runtime: Runtime) -> None:
+    """Raise `UserError` if no node of the cluster can ever hold one trial: Tune would wait for ever."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    for resource, wanted in (("CPU", runtime.cpus_per_trial), ("GPU", runtime.gpus_per_trial)):
+        most = max((node.get(resource, 0.0) for node in nodes), default=0.0)
+        if wanted > most:
+            key = f"runtime.{resource.lower()}s_per_trial"
+            raise UserError(
+                f"{key} asks for {wanted:g} {resource}, but no node has more than {most:g}. Lower it, or add a node."
+            )
+
+
+def train_trial(
+    config: dict[str, Any], *, arms: dict[str, dict[str, Any]], storage: str, runtime: str, stop_file: str
+) -> None:
+    """Tune's trainable: train the arms that `config["attempts"]` numbers, of those in `arms`."""
+    from trainer.pair import train_pair
+    from trainer.process import prepare
+
+    settings = Runtime.model_validate_json(runtime)
+    prepare(settings.threads)
+    attempts: dict[str, int] = config["attempts"]
+
+    def report(message: Report) -> None:
+        tune.report({REPORT: message.dumps()})
+
+    train_pair(
+        [Arm(**values) for arm_id, values in arms.items() if arm_id in attempts],
+        Path(storage),
+        settings,
+        attempts=attempts,
+        report=report,
+        should_stop=Path(stop_file).exists,
+    )
+
+
+def run_session(session: Session, runtime: Runtime) -> None:
+    """Give Tune the session's jobs until none is left. Raises whatever ends Tune itself."""
+    trainable = tune.with_parameters(
+        train_trial,
+        arms={arm.id: arm.model_dump() for job in session.queue for arm in job.arms},
+        storage=str(session.storage),
+        runtime=runtime.model_dump_json(),
+        stop_file=str(session.stop_file),
+    )
+    bundle = {"CPU": runtime.cpus_per_trial} | (
+        {"GPU": runtime.gpus_per_trial} if runtime.gpus_per_trial else {}
+    )
+    with tempfile.TemporaryDirectory(prefix="xsa-tune-") as scratch:
+        tuner = tune.Tuner(
+            tune.with_resources(trainable, tune.PlacementGroupFactory([bundle])),
+            tune_config=tune.TuneConfig(
+                search_alg=_Jobs(session),
+                num_samples=-1,  # as many as the queue has
+                # A worker that has loaded torch is worth keeping; GPU memory is not to be inherited.
+                reuse_actors=not runtime.gpus_per_trial,
+                trial_dirname_creator=lambda trial: str(trial.trial_id),
+            ),
+            run_config=tune.RunConfig(
+                storage_path=scratch, name="session", callbacks=[_Recorder(session)], verbose=0
+            ),
+        )
+        tuner.fit()
+
+
+class _Jobs(Searcher):  # type: ignore[misc] # Ray is not typed
+    """Hands Tune one job at a time, so that a job is claimed when a slot is free and not before."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        job = self._session.next_job(trial_id)
+        if job is None:
+            # What runs may yet fail and be queued again, so the end is only when nothing runs.
+            return None if self._session.running else Searcher.FINISHED
+        return {"trial_id": job.trial_id, "attempts": self._session.running[trial_id][1]}
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Nothing is learned from results: the jobs are all to be done."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Tune saves searchers for `Tuner.restore`, which is never used: the store knows what is left."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles the searcher too, for the same purpose
+
+
+class _Recorder(tune.Callback):  # type: ignore[misc]
+    """Passes what Tune hears on to the session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        if REPORT in result:
+            self._session.on_report(Report.loads(result[REPORT]))
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._session.on_end(trial.trial_id, None)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._session.on_end(trial.trial_id, trial.get_pickled_error() or trial.get_error())
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        self._session.beat()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles callbacks for `Tuner.restore`, which is never used

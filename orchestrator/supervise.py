@@ -1,0 +1,116 @@
+"""A run from beginning to end: reconcile, claim, train, and settle, whatever happens in between."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.markup import escape
+
+from orchestrator.plan import Plan
+from orchestrator.progress import Progress
+from orchestrator.provenance import provenance
+from orchestrator.session import Session, explain
+from results.record import ingest, save_sweep
+from results.state import arm_states
+from results.store import Store
+from schemas.errors import UserError
+from schemas.report import arm_folder
+from schemas.sweep import Sweep
+
+TUNE_RESTARTS = 5
+"""How often a run goes on after Tune itself has ended: a host out of memory does end it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    plan: Plan
+    """The sweep against the store afterwards."""
+    foreign: int
+    """Arms left to another run that is training them."""
+    signal: int | None
+    """The signal that stopped it, if one did."""
+
+
+def current_plan(store: Store, sweep: Sweep) -> Plan:
+    """Return the plan of a sweep against what the store says now."""
+    empty = Plan.make(sweep, {})
+    return Plan.make(sweep, arm_states(store, list(empty.arms)))
+
+
+def run(store: Store, sweep: Sweep, storage: Path, console: Console) -> Outcome:
+    """Train what the sweep still needs. Safe to repeat, to interrupt and to run twice at once."""
+    _prepare_storage(storage)
+    plan = Plan.make(sweep, {})
+    save_sweep(store, sweep, plan.trials, storage)
+    plan = current_plan(store, sweep)
+    # What a run that was killed wrote to its journals and could not report.
+    for arm in plan.unfinished():
+        ingest(store, arm_folder(storage, arm.id))
+    plan = current_plan(store, sweep)
+    jobs = plan.jobs()
+    if not jobs:
+        return Outcome(plan, foreign=0, signal=None)
+
+    from orchestrator.launch import check_resources, local_ray, run_session
+
+    with Progress(plan, console) as progress, local_ray():
+        check_resources(sweep.runtime)
+        session = Session(store, storage, jobs, provenance(), progress)
+        with _signals(session, console) as caught:
+            for _ in range(TUNE_RESTARTS + 1):
+                try:
+                    run_session(session, sweep.runtime)
+                except Exception as error:
+                    session.abandon(error)
+                    cause, message, _ = explain(error)
+                    progress.say(f"[red]Ray Tune ended: {cause}: {escape(message)}[/]")
+                    if cause == "user_error":
+                        raise
+                else:
+                    session.abandon(None)
+                if not session.queue or session.stopping:
+                    break
+        session.stop_file.unlink(missing_ok=True)
+    after = current_plan(store, sweep)
+    return Outcome(after, foreign=len(session.foreign), signal=caught[0] if caught else None)
+
+
+def _prepare_storage(storage: Path) -> None:
+    try:
+        for name in ("arms", "sessions"):
+            (storage / name).mkdir(parents=True, exist_ok=True)
+        probe = storage / "sessions" / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"The storage {storage} cannot be written: {error.strerror}. Choose another with --storage."
+        ) from None
+
+
+@contextmanager
+def _signals(session: Session, console: Console) -> Iterator[list[int]]:
+    """Let SIGINT and SIGTERM end the run in good order; a second one ends it at once."""
+    caught: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if caught:
+            console.print("Stopping at once. What was not checkpointed is trained again by the next run.")
+            sys.exit(128 + number)
+        caught.append(number)
+        session.stop()
+        console.print("Stopping: trials checkpoint and end. Again to stop at once.")
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

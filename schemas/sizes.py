@@ -1,0 +1,42 @@
+"""Named model sizes. A name is a label: an arm's identity holds the numbers it stands for."""
+
+from typing import NamedTuple
+
+
+class Size(NamedTuple):
+    """A transformer's shape. Attention width is `n_head * d_head`, independent of `d_model`."""
+
+    n_layer: int
+    d_model: int
+    n_head: int
+    d_head: int
+    paper_lr: float | None = None
+    """Peak learning rate in the paper's Table 1, where the size is one of its three."""
+
+    @property
+    def non_embedding(self) -> int:
+        """Weights in attention and MLP matrices, the count that the paper's Table 1 names."""
+        return self.n_layer * (4 * self.d_model * self.n_head * self.d_head + 8 * self.d_model**2)
+
+
+# 10M and 30M count non-embedding weights, as the paper's three do; 124M and 350M are GPT-2's
+# customary names, which count the embedding too.
+SIZES: dict[str, Size] = {
+    "toy": Size(2, 128, 2, 64),
+    "10M": Size(6, 384, 6, 64),
+    "30M": Size(10, 512, 8, 64),
+    "124M": Size(12, 768, 12, 64),
+    "350M": Size(24, 1024, 16, 64),
+    "0.7B": Size(24, 1536, 6, 256, 5.0e-4),
+    "1.3B": Size(24, 2048, 24, 128, 4.0e-4),
+    "2.7B": Size(32, 2560, 24, 128, 3.0e-4),
+}
+
+
+def size_name(n_layer: int, d_model: int, n_head: int, d_head: int) -> str:
+    """Return the name of the size with these numbers, or a spelled-out one such as `4L-128d-2x64`."""
+    shape = (n_layer, d_model, n_head, d_head)
+    for name, size in SIZES.items():
+        if size[:4] == shape:
+            return name
+    return f"{n_layer}L-{d_model}d-{n_head}x{d_head}"

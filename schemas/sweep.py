@@ -1,0 +1,154 @@
+"""A sweep: one YAML file that says which trials are wanted, and how they are run."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from schemas.axis import Float, Int
+from schemas.errors import UserError
+from schemas.loader import Document, Where, load_document
+from schemas.names import unknown_name
+from schemas.trial import AXES, Trial
+
+
+class Runtime(BaseModel):
+    """How trials are executed and looked at. Nothing here changes an arm's identity or numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    cpus_per_trial: Float = Field(1.0, gt=0)
+    """CPU cores that Ray reserves for a trial."""
+    gpus_per_trial: Float = Field(0.0, ge=0)
+    """GPUs that Ray reserves for a trial; 0 trains on the CPU."""
+    threads: Int = Field(1, ge=1)
+    """Threads of one CPU trial. Recorded with each attempt, because it changes rounding."""
+    micro_batch: Int | None = Field(None, ge=1)
+    """Most sequences in one forward pass; the rest of a step is accumulated. None: all at once."""
+    log_every: Int = Field(1, ge=1)
+    """Steps between training-loss rows."""
+    eval_every: Int = Field(100, ge=1)
+    """Steps between held-out evaluations; the first step and the last are always evaluated."""
+    bias_every: Int = Field(500, ge=1)
+    """Steps between measurements of the bias metrics; the first step and the last always are."""
+    checkpoint_every: Int = Field(100, ge=1)
+    """Steps between checkpoints."""
+    keep_checkpoints: Int = Field(2, ge=1)
+    """Checkpoints kept of an unfinished arm. A finished one keeps its final weights alone."""
+
+
+class Sweep(BaseModel):
+    """A named set of trials: `base` values, and every combination of `list`, `grid` and `seeds`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)
+    """The sweep's identity; the file's name without its ending unless given."""
+    description: str = ""
+    """What the sweep asks, in a sentence, for the report."""
+    base: dict[str, Any] = Field(default_factory=dict)
+    """Values that all trials share."""
+    grid: dict[str, list[Any]] | None = None
+    """Axes and the values each takes: every combination is a trial."""
+    cells: list[dict[str, Any]] | None = Field(None, alias="list")
+    """Sets of values, instead of or besides the grid."""
+    seeds: list[Int] | None = None
+    """Seeds, each of which repeats every trial."""
+    runtime: Runtime = Runtime()
+    """How the trials are executed."""
+    source: str = Field("", exclude=True)
+    """The text of the file, for provenance. Set by `load`."""
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read and check the sweep file at `path`. Raises `UserError` with file, line and key."""
+        document = load_document(path)
+        values = {"name": path.stem} | document.value
+        try:
+            sweep = cls(**values, source=path.read_text(encoding="utf-8"))
+        except ValidationError as error:
+            raise _explain(document, cls, error) from None
+        sweep._check_values(document)
+        for trial in sweep._expand(document):
+            assert trial.id
+        return sweep
+
+    def trials(self) -> list[Trial]:
+        """Return the distinct trials, in the order of the file."""
+        return list({trial.id: trial for trial in self._expand(None)}.values())
+
+    def varied(self) -> list[str]:
+        """Return the names of the axes that take more than one value in this sweep."""
+        trials = self.trials()
+        return [name for name in AXES if len({getattr(trial, name) for trial in trials}) > 1]
+
+    def _axes(self) -> dict[str, list[Any]]:
+        return (self.grid or {}) | ({"seed": list(self.seeds)} if self.seeds is not None else {})
+
+    def _expand(self, document: Document | None) -> Iterator[Trial]:
+        axes = self._axes()
+        for cell in self.cells if self.cells is not None else [{}]:
+            for combination in itertools.product(*axes.values()):
+                own = cell | dict(zip(axes, combination, strict=True))
+                try:
+                    yield Trial(**self.base | own)
+                except ValidationError as error:
+                    message = str(error.errors()[0].get("ctx", {}).get("error", error.errors()[0]["msg"]))
+                    if document is None:
+                        raise UserError(message) from None
+                    which = ", ".join(f"{name}={value}" for name, value in own.items()) or "base"
+                    raise document.error((), f"trial with {which}: {message}") from None
+
+    def _check_values(self, document: Document) -> None:
+        """Check each value by itself, so that the message points at its line."""
+        for where, values in (
+            ("base", {(name,): (name, [value]) for name, value in self.base.items()}),
+            ("grid", {(name,): (name, values) for name, values in (self.grid or {}).items()}),
+            ("list", {(i, k): (k, [v]) for i, cell in enumerate(self.cells or []) for k, v in cell.items()}),
+            ("seeds", {(): ("seed", self.seeds)} if self.seeds is not None else {}),
+        ):
+            for place, (name, candidates) in values.items():
+                if name not in AXES:
+                    raise document.error((where, *place), str(unknown_name("axis", name, AXES)))
+                for i, value in enumerate(candidates):
+                    single = where in ("base", "list")
+                    at: Where = (where, *place) if single else (where, *place, i)
+                    try:
+                        AXES[name].check(value)
+                    except UserError as error:
+                        raise document.error(at, str(error)) from None
+                    if value in candidates[:i]:
+                        raise document.error(at, f"{value!r} is listed twice.")
+        self._check_emptiness(document)
+
+    def _check_emptiness(self, document: Document) -> None:
+        for key, value in (("grid", self.grid), ("list", self.cells), ("seeds", self.seeds)):
+            if key in document.value and not value:
+                raise document.error(
+                    (key,), f"{key} is empty, so there is nothing to run; give it values or leave it out."
+                )
+        for name, values in (self.grid or {}).items():
+            if not values:
+                raise document.error(
+                    ("grid", name), f"{name} has no values, so there is nothing to run; give it at least one."
+                )
+        if self.seeds is not None and "seed" in (self.grid or {}):
+            raise document.error(("seeds",), "the seed is also an axis of the grid; keep one of the two.")
+
+
+def _explain(document: Document, model: type[BaseModel], error: ValidationError) -> UserError:
+    """Turn Pydantic's first complaint about a sweep's own keys into one line."""
+    first = error.errors()[0]
+    where = tuple(first["loc"])
+    if first["type"] == "extra_forbidden":
+        owner: type[BaseModel] = Runtime if where[0] == "runtime" else model
+        known = [field.alias or name for name, field in owner.model_fields.items() if name != "source"]
+        kind = "runtime setting" if owner is Runtime else "key"
+        return document.error(where, str(unknown_name(kind, str(where[-1]), known)))
+    if first["type"] == "string_pattern_mismatch":
+        return document.error(
+            where, f"'{first['input']}' cannot name a sweep; use letters, digits, '.', '_' and '-'."
+        )
+    return document.error(where, f"{first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}.")

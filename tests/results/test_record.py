@@ -1,0 +1,202 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from results import record as record_module
+from results.query import Database
+from results.record import claim, end_attempt, ingest, record, renew, save_sweep
+from results.state import arm_states, measured_speed
+from results.store import Store
+from schemas.report import ArmRecord, EvalRow, Report, Row, StepRow, arm_folder, row_to_json, write_record
+from schemas.trial import Arm
+from tests.conftest import PROVENANCE, fill, formula_record, formula_rows, make_sweep
+
+ARM = make_sweep().trials()[3].xsa
+
+
+@pytest.fixture
+def wanted(store: Store, tmp_path: Path) -> Store:
+    sweep = make_sweep()
+    save_sweep(store, sweep, sweep.trials(), tmp_path / "runs")
+    return store
+
+
+def read(store: Store) -> Database:
+    return Database(store.path)
+
+
+def test_shared_arms_are_stored_once(wanted: Store) -> None:
+    with read(wanted) as db:
+        assert len(db.pairs("small")) == 9
+        assert db.sql("SELECT count(*) AS n FROM arm").n[0] == 9  # 3 SA and 6 XSA, not 18
+        assert set(db.pairs().status) == {"pending"}
+
+
+def test_saving_again_changes_nothing_and_an_edited_sweep_keeps_results(
+    filled: Database, store: Store, tmp_path: Path
+) -> None:
+    before = filled.pairs()
+    save_sweep(store, make_sweep(), make_sweep().trials(), tmp_path)
+    pd.testing.assert_frame_equal(filled.pairs(), before)
+    smaller = make_sweep(seeds=[0])
+    save_sweep(store, smaller, smaller.trials(), tmp_path)
+    assert len(filled.pairs("small")) == 3
+    assert len(filled.pairs()) == 9
+
+
+def test_an_arm_is_claimed_once(wanted: Store) -> None:
+    assert claim(wanted, ARM.id, "one", PROVENANCE) == 1
+    assert claim(wanted, ARM.id, "two", PROVENANCE) is None
+    assert claim(wanted, ARM.id, "two", PROVENANCE, dead_owners=["one"]) == 2
+    with read(wanted) as db:
+        assert db.attempts().status.tolist() == ["interrupted", "running"]
+
+
+def test_a_lease_that_ran_out_is_taken_over_and_a_renewed_one_is_not(
+    wanted: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = record_module.now_us()
+    assert claim(wanted, ARM.id, "one", PROVENANCE) == 1
+    monkeypatch.setattr(record_module, "now_us", lambda: now + 60_000_000)
+    renew(wanted, "one")
+    monkeypatch.setattr(record_module, "now_us", lambda: now + 120_000_000)
+    assert claim(wanted, ARM.id, "two", PROVENANCE) is None
+    monkeypatch.setattr(record_module, "now_us", lambda: now + 200_000_000)
+    assert claim(wanted, ARM.id, "two", PROVENANCE) == 2
+
+
+def test_a_finished_arm_is_never_claimed(filled: Database, store: Store) -> None:
+    assert claim(store, ARM.id, "one", PROVENANCE) is None
+    assert arm_states(store, [ARM.id])[ARM.id].finished
+
+
+def test_repeating_a_report_changes_nothing(filled: Database, store: Store) -> None:
+    frames = filled.pairs(), filled.curves(), filled.layers()
+    assert record(store, Report(formula_record(ARM), formula_rows(ARM)))
+    for before, after in zip(frames, (filled.pairs(), filled.curves(), filled.layers()), strict=True):
+        pd.testing.assert_frame_equal(before, after)
+
+
+def test_a_zombie_s_late_rows_are_fenced(wanted: Store) -> None:
+    claim(wanted, ARM.id, "one", PROVENANCE)
+    claim(wanted, ARM.id, "two", PROVENANCE, dead_owners=["one"])
+    late = Report(formula_record(ARM, 1), [EvalRow(40, "val", 0.0, 64, 1)])
+    assert not record(wanted, late)
+    with read(wanted) as db:
+        assert db.curves().empty
+    assert arm_states(wanted, [ARM.id])[ARM.id].status == "running"
+
+
+def _part(arm: Arm, attempt: int, first: int, last: int, status: str = "running") -> Report:
+    rows: list[Row] = [row for row in formula_rows(arm) if first <= row.step <= last]
+    return Report(formula_record(arm, attempt, status=status, step=last), rows)
+
+
+def test_a_resumed_attempt_replaces_what_its_predecessor_did_after_the_checkpoint(wanted: Store) -> None:
+    claim(wanted, ARM.id, "one", PROVENANCE)
+    record(wanted, _part(ARM, 1, 0, 25))
+    claim(wanted, ARM.id, "one", PROVENANCE)
+    record(wanted, _part(ARM, 2, 0, 20))
+    with read(wanted) as db:
+        assert db.curves().step.max() == 20
+    sparse = _part(ARM, 2, 21, 40, "done")
+    record(wanted, replace(sparse, rows=[row for row in sparse.rows if row.step % 2 == 0]))
+    with read(wanted) as db:
+        assert db.curves().step.tolist() == [*range(21), *range(22, 41, 2)]
+        assert db.pairs(xsa_lambda=ARM.xsa_lambda, seed=ARM.seed).xsa_status.tolist() == ["done"]
+
+
+def test_a_late_running_message_does_not_undo_a_result(filled: Database, store: Store) -> None:
+    assert not record(store, _part(ARM, 1, 0, 10))
+    assert arm_states(store, [ARM.id])[ARM.id].status == "done"
+
+
+def test_nan_and_infinity_survive(wanted: Store) -> None:
+    claim(wanted, ARM.id, "one", PROVENANCE)
+    rows: list[Row] = [
+        StepRow(1, math.inf, 1e-3, -math.inf, 1.0, 1),
+        StepRow(2, math.nan, 1e-3, math.inf, 1.0, 2),
+        EvalRow(2, "val", math.inf, 64, 2),
+    ]
+    record(wanted, Report(formula_record(ARM, status="diverged", step=2), rows))
+    with read(wanted) as db:
+        curve = db.curves()
+        assert curve.train_loss.tolist()[0] == math.inf
+        assert math.isnan(curve.train_loss.tolist()[1])
+        assert curve.grad_norm.tolist() == [-math.inf, math.inf]
+        assert curve.val_loss.tolist()[1] == math.inf
+        kinds = db.sql("SELECT train_loss, train_loss_kind AS kind FROM arm_step")
+        assert kinds.kind.tolist() == [2, 1]
+        assert kinds.train_loss.isna().all()
+
+
+def test_failures_keep_their_history(wanted: Store) -> None:
+    for number, cause in enumerate(("node_lost", "user_error"), start=1):
+        assert claim(wanted, ARM.id, "one", PROVENANCE) == number
+        end_attempt(wanted, ARM.id, number, cause=cause, error="boom", traceback="Traceback")
+    with read(wanted) as db:
+        assert db.attempts()[["attempt", "status", "cause", "error"]].values.tolist() == [
+            [1, "interrupted", "node_lost", "boom"],
+            [2, "failed", "user_error", "boom"],
+        ]
+        assert set(db.pairs(xsa_lambda=ARM.xsa_lambda, seed=ARM.seed).status) == {"failed"}
+    end_attempt(wanted, ARM.id, 1, cause="user_error", error="a zombie's complaint")
+    assert arm_states(wanted, [ARM.id])[ARM.id].reason == "boom"
+
+
+def test_a_pair_whose_arms_began_differently_is_refused(filled: Database, store: Store) -> None:
+    with store.write() as connection:
+        connection.exec_driver_sql(f"UPDATE arm SET init_sha256 = 'other' WHERE fingerprint = '{ARM.id}'")
+    status = filled.pairs(xsa_lambda=ARM.xsa_lambda).set_index("seed").status
+    assert status[ARM.seed] == "refused"
+    assert set(status.drop(ARM.seed)) == {"done"}
+
+
+def write_journal(storage: Path, record: ArmRecord, rows: list[Row]) -> Path:
+    import json
+
+    folder = arm_folder(storage, record.arm_id)
+    folder.mkdir(parents=True)
+    write_record(folder, record)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row_to_json(row)) + "\n" for row in rows))
+    return folder
+
+
+def test_a_store_is_rebuilt_from_the_arms_folders(filled: Database, store: Store, tmp_path: Path) -> None:
+    sweep = make_sweep()
+    folders = [
+        write_journal(tmp_path / "runs", formula_record(arm), formula_rows(arm))
+        for arm in {arm.id: arm for trial in sweep.trials() for arm in trial.arms}.values()
+    ]
+    with Store.open(tmp_path / "rebuilt.db", mode="write") as rebuilt:
+        for folder in folders * 2:  # twice, because it is idempotent
+            assert ingest(rebuilt, folder)
+        save_sweep(rebuilt, sweep, sweep.trials(), tmp_path / "runs")
+        assert measured_speed(rebuilt) == measured_speed(store) == 40 * 64 / 2
+    with Database(tmp_path / "rebuilt.db") as db:
+        pd.testing.assert_frame_equal(db.pairs("small"), filled.pairs("small"))
+        pd.testing.assert_frame_equal(
+            db.curves("small").sort_values(["arm", "step"]).reset_index(drop=True),
+            filled.curves("small").sort_values(["arm", "step"]).reset_index(drop=True),
+        )
+        assert len(db.attempts()) == 9
+    assert not ingest(store, tmp_path)
+
+
+def test_two_sweeps_share_their_arms(filled: Database, store: Store, tmp_path: Path) -> None:
+    other = make_sweep(name="other", grid={"xsa_lambda": [1, 2]})
+    fill_only_new = [arm for arm in (trial.xsa for trial in other.trials()) if arm.xsa_lambda == 2]
+    save_sweep(store, other, other.trials(), tmp_path)
+    assert len(filled.pairs("other")) == 6
+    assert filled.pairs("other").status.tolist().count("done") == 3
+    for arm in fill_only_new:
+        assert claim(store, arm.id, "one", PROVENANCE)
+
+
+def test_fill_fills(store: Store, tmp_path: Path) -> None:
+    fill(store, make_sweep(), tmp_path)
+    with read(store) as db:
+        assert set(db.pairs("small").status) == {"done"}
