@@ -255,6 +255,7 @@ def main() -> None:
     except UserError as error:
         print(f"xsa: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("xsa: interrupted; what was done is kept.", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:  # in which Typer has turned Ctrl-C
+        if end.code == 130:
+            print("xsa: interrupted; what was done is kept.", file=sys.stderr)
+        raise

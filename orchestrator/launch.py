@@ -4,12 +4,13 @@ Tune gets nothing but trial ids; what a worker needs travels beside them through
 and what it finds comes back in `tune.report`. The store alone says what is done.
 """
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 # Read by Ray and Tune when they are imported or started, so they are set before that.
 os.environ.update(
@@ -18,6 +19,7 @@ os.environ.update(
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # Ray's own 15 starves trials on a busy machine
         "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints its own banner at any verbosity
+        "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # a failure is one line here, and its traceback is in the store
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # they cost more than the report itself
         "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the session has its own, for SIGTERM too
     }
@@ -32,6 +34,8 @@ from schemas.errors import UserError
 from schemas.report import Report
 from schemas.sweep import Runtime
 from schemas.trial import Arm
+
+logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what it would say, the session says
 
 REPORT = "report"
 OBJECT_STORE_BYTES = 200_000_000
@@ -54,16 +58,28 @@ def local_ray() -> Iterator[None]:
         ray.shutdown()
 
 
-def check_resources(runtime: Runtime) -> None:
-    """Raise `UserError` if no node of the cluster can ever hold one trial: Tune would wait for ever."""
+def _bundle(runtime: Runtime) -> dict[str, float]:
+    asked = {"CPU": runtime.cpus_per_trial, "GPU": runtime.gpus_per_trial}
+    return {resource: amount for resource, amount in asked.items() if amount}
+
+
+def count_slots(runtime: Runtime) -> int:
+    """Return how many trials the cluster can run at once.
+
+    Raises:
+        UserError: no node can ever hold one trial, for which Tune would wait without an end.
+    """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    for resource, wanted in (("CPU", runtime.cpus_per_trial), ("GPU", runtime.gpus_per_trial)):
+    for resource, wanted in _bundle(runtime).items():
         most = max((node.get(resource, 0.0) for node in nodes), default=0.0)
         if wanted > most:
             key = f"runtime.{resource.lower()}s_per_trial"
             raise UserError(
                 f"{key} asks for {wanted:g} {resource}, but no node has more than {most:g}. Lower it, or add a node."
             )
+
+    bundle = _bundle(runtime)
+    return sum(min(int(node.get(key, 0.0) // amount) for key, amount in bundle.items()) for node in nodes)
 
 
 def train_trial(
@@ -90,8 +106,10 @@ def train_trial(
     )
 
 
-def run_session(session: Session, runtime: Runtime) -> None:
-    """Give Tune the session's jobs until none is left. Raises whatever ends Tune itself."""
+def run_session(session: Session, runtime: Runtime, *, slots: int) -> None:
+    """Give Tune the session's jobs, `slots` at once, until none is left. Raises whatever ends Tune itself."""
+    # Tune asks for one trial at a time until it runs; workers should all start at once.
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
     trainable = tune.with_parameters(
         train_trial,
         arms={arm.id: arm.model_dump() for job in session.queue for arm in job.arms},
@@ -99,14 +117,11 @@ def run_session(session: Session, runtime: Runtime) -> None:
         runtime=runtime.model_dump_json(),
         stop_file=str(session.stop_file),
     )
-    bundle = {"CPU": runtime.cpus_per_trial} | (
-        {"GPU": runtime.gpus_per_trial} if runtime.gpus_per_trial else {}
-    )
     with tempfile.TemporaryDirectory(prefix="xsa-tune-") as scratch:
         tuner = tune.Tuner(
-            tune.with_resources(trainable, tune.PlacementGroupFactory([bundle])),
+            tune.with_resources(trainable, tune.PlacementGroupFactory([_bundle(runtime)])),
             tune_config=tune.TuneConfig(
-                search_alg=_Jobs(session),
+                search_alg=_Jobs(session, slots),
                 num_samples=-1,  # as many as the queue has
                 # A worker that has loaded torch is worth keeping; GPU memory is not to be inherited.
                 reuse_actors=not runtime.gpus_per_trial,
@@ -122,11 +137,14 @@ def run_session(session: Session, runtime: Runtime) -> None:
 class _Jobs(Searcher):  # type: ignore[misc] # Ray is not typed
     """Hands Tune one job at a time, so that a job is claimed when a slot is free and not before."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, slots: int) -> None:
         super().__init__()
         self._session = session
+        self._slots = slots
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if len(self._session.running) >= self._slots:
+            return None
         job = self._session.next_job(trial_id)
         if job is None:
             # What runs may yet fail and be queued again, so the end is only when nothing runs.
@@ -161,10 +179,18 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
         self._session.on_end(trial.trial_id, None)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._session.on_end(trial.trial_id, trial.get_pickled_error() or trial.get_error())
+        self._session.on_end(trial.trial_id, _error_of(trial))
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         self._session.beat()
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune pickles callbacks for `Tuner.restore`, which is never used
+
+
+def _error_of(trial: Any) -> BaseException:
+    """Return what a Tune trial died of, from the driver's own copy: the one in Tune's storage comes later."""
+    if trial.pickled_error_file:
+        with Path(trial.pickled_error_file).open("rb") as file:
+            return cast(BaseException, ray.cloudpickle.load(file))
+    return RuntimeError(Path(trial.error_file).read_text(encoding="utf-8"))

@@ -29,6 +29,7 @@ class Progress:
         }
         self._first: dict[str, int] = {}
         self._running: set[str] = set()
+        self._ended: set[str] = set()
         self._latest = ""
         self._began: float | None = None
         self._said = 0.0
@@ -51,8 +52,8 @@ class Progress:
     def on_report(self, report: Report) -> None:
         """Take in a report: where its arm is, and its newest evaluation."""
         told = report.record
-        if told.arm_id not in self._steps:
-            return  # finished by an earlier message of this run
+        if told.arm_id in self._ended:
+            return
         self._began = self._began or time.monotonic()
         self._first.setdefault(told.arm_id, told.step)
         self._steps[told.arm_id] = told.step
@@ -82,6 +83,7 @@ class Progress:
             self.say(f"[yellow]‖[/] {name} stopped at step {self._steps[arm_id]}/{arm.steps}, checkpointed")
             return
         self._done += 1
+        self._ended.add(arm_id)
         if status == "diverged":
             at = f"step {self._steps[arm_id]}/{arm.steps}"
             self.say(f"[yellow]![/] {name} diverged at {at}: its loss is no longer a number")

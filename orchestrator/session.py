@@ -28,7 +28,8 @@ def owner_name() -> str:
 
 def is_dead(owner: str) -> bool:
     """Whether an owner is known to have ended: it ran on this host, and its process is gone."""
-    host, pid, began = owner.rsplit(":", 2)
+    host, _, process = owner.partition(":")
+    pid, _, began = process.partition(":")
     if host != socket.gethostname():
         return False
     try:
@@ -56,8 +57,6 @@ class Session:
         self.queue = deque(jobs)
         self.running: dict[str, tuple[Job, dict[str, int]]] = {}
         """Job and attempt numbers by arm, of each Tune trial under way, by Tune's trial id."""
-        self.foreign: set[str] = set()
-        """Arms that another run is training."""
         self._failures: Counter[tuple[str, str]] = Counter()
         self._renewed = time.monotonic()
         self._outage = False
@@ -85,7 +84,6 @@ class Session:
                 if (number := claim(self.store, arm.id, self.owner, self.provenance, dead_owners=dead))
             }
             self.queue.popleft()
-            self.foreign |= {arm.id for arm in job.arms} - attempts.keys()
             if attempts:
                 own = Job(job.trial_id, tuple(arm for arm in job.arms if arm.id in attempts))
                 self.running[tune_id] = (own, attempts)
@@ -163,7 +161,7 @@ def explain(error: BaseException | None) -> tuple[str, str, str | None]:
     message = next(
         (line for line in reversed(str(error).strip().splitlines()) if line.strip()), type(error).__name__
     )
-    if names & {"OutOfMemoryError"} and "CUDA" in str(error):
+    if "OutOfMemoryError" in names and any("CUDA" in str(link) for link in _chain(error)):
         return "cuda_oom", message, details
     if names & {"OutOfMemoryError", "MemoryError"}:
         return "host_oom", message, details

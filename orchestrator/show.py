@@ -1,7 +1,7 @@
 """How the commands print: plans, states, tables and rows."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,9 @@ from schemas.trial import AXES
 
 if TYPE_CHECKING:
     from orchestrator.supervise import Outcome
+    from results.figures import FigureEntry
     from results.query import Database
+    from results.tables import TableEntry
 
 console = Console(highlight=False)
 FORMATS = ("table", "csv", "json")
@@ -52,7 +54,9 @@ def print_plan(plan: Plan, speed: float | None) -> None:
     shared = sum(len(trial.arms) for trial in plan.trials) - len(plan.arms)
     table.add_row("trials", f"{len(plan.trials):,} (pairs)")
     table.add_row(
-        "arms", f"{len(plan.arms):,}" + (f" ({shared:,} fewer than pairs have: shared)" if shared else "")
+        "arms",
+        f"{len(plan.arms):,}"
+        + (f" ({shared:,} uses of an arm that another trial has too)" if shared else ""),
     )
     table.add_row("", ", ".join(f"{counts[status]:,} {status}" for status in _ORDER if counts[status]))
     spent = cost(plan)
@@ -87,7 +91,7 @@ def print_outcome(outcome: "Outcome", db: str | None, store_name: str) -> None:
     if failed:
         console.print(f"  why: xsa status {plan.sweep.name}; `xsa run` tries them again.")
     if outcome.foreign:
-        console.print(f"  {outcome.foreign} are being trained by another run of xsa.")
+        console.print(f"  {outcome.foreign} of them in training by another run of xsa.")
     if done:
         with results.open(db) as database:
             print_results(database, plan.sweep.name, {}, "table")
@@ -152,17 +156,37 @@ def print_results(database: "Database", sweep: str, filters: Mapping[str, Any], 
 def write_figures(
     database: "Database", sweep: str, names: list[str], filters: Mapping[str, Any], directory: Path
 ) -> None:
-    """Write the named figures, or all that the store can fill; say what the others lack."""
+    """Write the named figures, or all."""
     from results.figures import FIGURES
+
+    _write(
+        [lookup("figure", name, FIGURES) for name in names or FIGURES],
+        database,
+        sweep,
+        filters,
+        directory,
+        names,
+    )
+
+
+def _write(
+    entries: "Sequence[FigureEntry | TableEntry]",
+    database: "Database",
+    sweep: str,
+    filters: Mapping[str, Any],
+    directory: Path,
+    named: list[str],
+) -> None:
+    """Write each of these; what lacks data is an error where it was asked for by name, else a line."""
     from results.frames import MissingData
 
-    for entry in [lookup("figure", name, FIGURES) for name in names or FIGURES]:
+    for entry in entries:
         try:
             paths = entry.save(database, directory, sweep=sweep, **filters)
         except MissingData as error:
-            if names:
+            if named:
                 raise
-            console.print(f"{entry.name}: not drawn. {escape(str(error))}", soft_wrap=True)
+            console.print(f"{entry.name}: not made. {escape(str(error))}", soft_wrap=True)
         else:
             console.print(f"{entry.name}: {', '.join(map(str, paths))}", soft_wrap=True)
 
@@ -173,9 +197,14 @@ def write_tables(
     """Write the named tables, or all."""
     from results.tables import TABLES
 
-    for entry in [lookup("table", name, TABLES) for name in names or TABLES]:
-        paths = entry.save(database, directory, sweep=sweep, **filters)
-        console.print(f"{entry.name}: {', '.join(map(str, paths))}", soft_wrap=True)
+    _write(
+        [lookup("table", name, TABLES) for name in names or TABLES],
+        database,
+        sweep,
+        filters,
+        directory,
+        names,
+    )
 
 
 def print_axes() -> None:

@@ -58,15 +58,15 @@ def run(store: Store, sweep: Sweep, storage: Path, console: Console) -> Outcome:
     if not jobs:
         return Outcome(plan, foreign=0, signal=None)
 
-    from orchestrator.launch import check_resources, local_ray, run_session
+    from orchestrator.launch import count_slots, local_ray, run_session
 
     with Progress(plan, console) as progress, local_ray():
-        check_resources(sweep.runtime)
+        slots = count_slots(sweep.runtime)
         session = Session(store, storage, jobs, provenance(), progress)
         with _signals(session, console) as caught:
             for _ in range(TUNE_RESTARTS + 1):
                 try:
-                    run_session(session, sweep.runtime)
+                    run_session(session, sweep.runtime, slots=slots)
                 except Exception as error:
                     session.abandon(error)
                     cause, message, _ = explain(error)
@@ -79,7 +79,7 @@ def run(store: Store, sweep: Sweep, storage: Path, console: Console) -> Outcome:
                     break
         session.stop_file.unlink(missing_ok=True)
     after = current_plan(store, sweep)
-    return Outcome(after, foreign=len(session.foreign), signal=caught[0] if caught else None)
+    return Outcome(after, foreign=after.counts()["running"], signal=caught[0] if caught else None)
 
 
 def _prepare_storage(storage: Path) -> None:

@@ -93,7 +93,7 @@ def fill(store: Store, sweep: Sweep, storage: Path) -> None:
     trials = sweep.trials()
     save_sweep(store, sweep, trials, storage)
     for arm in {arm.id: arm for trial in trials for arm in trial.arms}.values():
-        attempt = claim(store, arm.id, "test", PROVENANCE)
+        attempt = claim(store, arm.id, "elsewhere:1:1.00", PROVENANCE)
         assert attempt
         assert record(
             store, Report(formula_record(arm, attempt), formula_rows(arm)), packages=PROVENANCE.packages
@@ -127,7 +127,7 @@ def troubled(store: Store, tmp_path: Path) -> Iterator[Database]:
     arms = list({arm.id: arm for trial in sweep.trials() for arm in trial.arms}.values())
     ends = {("xsa", 0.5, 1): "diverged", ("xsa", 1.0, 0): "failed", ("xsa", 1.0, 2): "running"}
     for arm in arms:
-        attempt = claim(store, arm.id, "test", PROVENANCE)
+        attempt = claim(store, arm.id, "elsewhere:1:1.00", PROVENANCE)
         assert attempt
         end = ends.get((arm.name, arm.xsa_lambda, arm.seed), "done")
         rows = formula_rows(arm)

@@ -1,0 +1,5 @@
+"""`python -m orchestrator` is `xsa`."""
+
+from orchestrator.cli import main
+
+main()

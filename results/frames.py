@@ -1,0 +1,103 @@
+"""What figures and tables share about the frames that queries return: what varies, and its name."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from schemas.errors import UserError
+from schemas.sizes import SIZES, Size
+from schemas.trial import AXES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class MissingData(UserError):
+    """A figure or table has nothing to show yet; the message says what it needs and what there is."""
+
+
+XSA_AXES = [name for name, axis in AXES.items() if "sa" in axis.history]
+"""Axes that only an XSA arm has: its SA arm holds one value of them whatever the pair's is."""
+_SHAPE = {*Size._fields[:4], "n_kv_head"}
+
+
+def varied(frame: "pd.DataFrame", *, besides: Sequence[str] = ()) -> list[str]:
+    """Return the axes with more than one value in `frame`, without the seed and those in `besides`.
+
+    The numbers that a model size stands for are left out where its name tells them apart.
+    """
+    names = [name for name in AXES if name != "seed" and frame[name].nunique() > 1]
+    if "model_size" in names:
+        per_size = frame.groupby("model_size")
+        names = [name for name in names if name not in _SHAPE or (per_size[name].nunique() > 1).any()]
+    return [name for name in names if name not in besides]
+
+
+def settings(frame: "pd.DataFrame", axes: Sequence[str]) -> "list[tuple[dict[str, Any], pd.DataFrame]]":
+    """Return each combination of values of `axes` in `frame`, in order, with its rows."""
+    if not axes:
+        return [({}, frame)]
+    groups = [(dict(zip(axes, values, strict=True)), rows) for values, rows in frame.groupby(list(axes))]
+    return sorted(groups, key=lambda group: [rank(name, value) for name, value in group[0].items()])
+
+
+def rank(name: str, value: Any) -> tuple[int, Any]:
+    """Return the key that sorts the values of an axis: named sizes from small to large."""
+    named = name == "model_size" and value in SIZES
+    return (list(SIZES).index(value) if named else len(SIZES), value)
+
+
+def axes_in(frame: "pd.DataFrame", *, besides: Sequence[str] = ()) -> list[str]:
+    """Return the axes that are columns of `frame`, in its order, without those in `besides`."""
+    return [name for name in frame.columns if name in AXES and name not in besides]
+
+
+def of_pairs(rows: "pd.DataFrame", pairs: "pd.DataFrame") -> "pd.DataFrame":
+    """Return those of `rows` (curves or layers) whose arm belongs to one of `pairs`."""
+    return rows[rows["arm"].isin({*pairs["sa_arm"], *pairs["xsa_arm"]})]
+
+
+def arm_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the filters that hold for both arms of a pair: a filter on λ would lose the SA arm."""
+    return {name: value for name, value in filters.items() if name not in XSA_AXES}
+
+
+def describe(values: Mapping[str, Any]) -> str:
+    """Return a label for axis values, such as `learning rate 0.001, batch 512 tokens`."""
+    return ", ".join(describe_one(name, value) for name, value in values.items())
+
+
+def describe_one(name: str, value: Any) -> str:
+    """Return a label for one axis value: `λ = 0.5`, `sequence length 64 tokens`, `model size 10M`."""
+    axis, text = AXES[name], format_value(name, value)
+    text = f"{axis.label} = {text}" if len(axis.label) == 1 or axis.kind is bool else f"{axis.label} {text}"
+    return f"{text} {axis.unit}" if axis.unit else text
+
+
+def caption(document: str | None, *additions: str) -> str:
+    """Return a caption: a file's docstring below its title, then what the data adds, as one text."""
+    body = (document or "").strip().partition("\n")[2]
+    return " ".join(" ".join([body, *additions]).split())
+
+
+def seeds(n: "pd.Series[int]") -> str:
+    """Return `n = 3 seeds`, or `n = 1 to 3 seeds` where the counts differ; `one seed` for ones."""
+    low, high = int(n.min()), int(n.max())
+    if high == 1:
+        return "one seed"
+    return f"n = {low} seeds" if low == high else f"n = {low} to {high} seeds"
+
+
+def format_value(name: str, value: Any) -> str:
+    """Return an axis value for a reader: exact, whole numbers with thousands separators."""
+    axis = AXES[name]
+    return f"{value:,}" if axis.kind is int else axis.format(value)
+
+
+def axis_list(names: Sequence[str]) -> str:
+    """Return the labels of axes, such as `sequence length and model size`."""
+    return and_list([AXES[name].label for name in names])
+
+
+def and_list(items: Sequence[str]) -> str:
+    """Return `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(items[:-1]), *items[-1:]]))

@@ -1,0 +1,158 @@
+"""Every statistic that a figure, a table or the report states, in one place.
+
+The unit of evidence is the paired difference: two arms with the same initial weights and batches,
+XSA minus SA, so a negative difference is an improvement. Intervals are Student's t at 95 %.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from results.frames import settings
+
+CONFIDENCE = 0.95
+"""Coverage of every interval."""
+ALPHA = 0.05
+"""Largest corrected p at which a difference is claimed."""
+
+
+class Interval(NamedTuple):
+    """A mean and its interval. What n does not allow is NaN: `low` and `high` need n >= 2."""
+
+    n: int
+    """Finite values, those that the mean is taken over."""
+    diverged: int
+    """Values that are NaN or infinite, which no mean can hold."""
+    mean: float
+    sd: float
+    """Sample standard deviation (n - 1)."""
+    low: float
+    high: float
+
+
+class Paired(NamedTuple):
+    """A mean paired difference, its interval and the p of a two-sided t-test against 0."""
+
+    n: int
+    diverged: int
+    mean: float
+    sd: float
+    low: float
+    high: float
+    p: float
+
+
+def mean_interval(values: Iterable[float]) -> Interval:
+    """Return the mean of one arm's values over seeds, with its t interval.
+
+    Identical values (a spread of rounding errors alone) get no interval: an sd of 0 would claim
+    certainty that n repeats of one number cannot give.
+    """
+    given = np.asarray(list(values), dtype=float)
+    finite = given[np.isfinite(given)]
+    n, diverged = len(finite), len(given) - len(finite)
+    if n == 0:
+        return Interval(0, diverged, math.nan, math.nan, math.nan, math.nan)
+    mean = float(finite.mean())
+    if n == 1:
+        return Interval(1, diverged, mean, math.nan, math.nan, math.nan)
+    if np.ptp(finite) <= 1e-12 * np.abs(finite).max():
+        return Interval(n, diverged, mean, 0.0, math.nan, math.nan)
+    sd = float(finite.std(ddof=1))
+    half = _critical(n) * sd / math.sqrt(n)
+    return Interval(n, diverged, mean, sd, mean - half, mean + half)
+
+
+@cache
+def _critical(n: int) -> float:
+    """Half width of the interval of n values, in standard errors."""
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
+
+
+def paired(deltas: Iterable[float]) -> Paired:
+    """Return the mean of paired differences with interval and p, NaN where n does not allow them."""
+    found = mean_interval(deltas)
+    p = math.nan
+    if not math.isnan(found.low):
+        p = float(2 * stats.t.sf(abs(found.mean) / (found.sd / math.sqrt(found.n)), found.n - 1))
+    return Paired(*found, p)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return Holm's step-down corrected p-values, in the order given.
+
+    Valid under any dependence, such as that of rows that share their SA arms. A NaN is no test: it
+    stays NaN and is not counted.
+    """
+    corrected = [math.nan] * len(p_values)
+    tests = sorted((p, i) for i, p in enumerate(p_values) if not math.isnan(p))
+    largest = 0.0
+    for rank, (p, i) in enumerate(tests):
+        largest = max(largest, min(1.0, (len(tests) - rank) * p))
+        corrected[i] = largest
+    return corrected
+
+
+def summarise(pairs: pd.DataFrame, by: Sequence[str], *, value: str = "val_loss") -> pd.DataFrame:
+    """Summarise pairs over their seeds: one row for each combination of the axes `by`.
+
+    Args:
+        pairs: one row a pair, as `db.pairs()` gives it.
+        by: axes that tell rows apart; all that vary but the seed, or unlike things are averaged.
+        value: `val_loss` or `train_loss`.
+
+    Returns:
+        The axes, then `n` (finished pairs with a finite difference), `n_diverged`, `n_missing` (not
+        finished), the means `sa` and `xsa` over these n, `delta`, `low`, `high`, `p`, and `p_holm`,
+        corrected over all rows.
+    """
+    rows = []
+    for values, group in settings(pairs, by):
+        done = group[group["status"] == "done"]
+        delta = paired(done[f"delta_{value}"])
+        finite = done[np.isfinite(done[f"delta_{value}"].to_numpy(dtype=float))]
+        diverged = int((group["status"] == "diverged").sum())
+        rows.append(
+            values
+            | {
+                "n": delta.n,
+                "n_diverged": delta.diverged + diverged,
+                "n_missing": len(group) - len(done) - diverged,
+                "sa": finite[f"sa_{value}"].mean(),
+                "xsa": finite[f"xsa_{value}"].mean(),
+                "delta": delta.mean,
+                "low": delta.low,
+                "high": delta.high,
+                "p": delta.p,
+            }
+        )
+    columns = [*by, "n", "n_diverged", "n_missing", "sa", "xsa", "delta", "low", "high", "p"]
+    frame = pd.DataFrame(rows, columns=columns)
+    frame["p_holm"] = holm([float(p) for p in frame["p"]])
+    return frame
+
+
+Verdict = Literal["lower", "higher", "uncorrected", "inconclusive", "no interval", "no pairs"]
+"""What a mean difference allows one to say about XSA's loss against SA's."""
+
+
+def verdict(*, n: int, delta: float, low: float, high: float, p_holm: float) -> Verdict:
+    """Return what may be said of one row of `summarise`.
+
+    `lower` and `higher` need an interval without 0 and a corrected p below `ALPHA`; where only the
+    interval excludes 0 the difference did not survive the correction: `uncorrected`.
+    """
+    if n == 0:
+        return "no pairs"
+    if math.isnan(low):
+        return "no interval"
+    if low <= 0 <= high:
+        return "inconclusive"
+    if not p_holm < ALPHA:
+        return "uncorrected"
+    return "lower" if delta < 0 else "higher"

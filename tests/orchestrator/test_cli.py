@@ -1,0 +1,170 @@
+"""The commands as a user types them, without Ray."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from orchestrator.cli import main, parse_where
+from results.query import Database
+from schemas.errors import UserError
+from schemas.trial import AXES
+
+Xsa = Callable[..., tuple[int, str, str]]
+SWEEP = "name: small\nbase: {tokenizer: bytes, seq_len: 16, tokens_per_step: 64, eval_tokens: 64, bias_tokens: 64, steps: 40}\ngrid: {xsa_lambda: [0, 0.5, 1]}\nseeds: [0, 1, 2]\n"
+
+
+@pytest.fixture
+def xsa(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Xsa:
+    """Runs a command line in a temporary directory; returns exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["xsa", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+        output = capsys.readouterr()
+        return code, output.out, output.err
+
+    return run
+
+
+def test_plan_says_what_a_new_sweep_costs(xsa: Xsa, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SWEEP)
+    code, output, _ = xsa("plan", "s.yaml")
+    assert code == 0
+    assert "9 (pairs)" in output
+    assert "9 new" in output
+    assert "0, 0.5, 1  (float)" in output
+    assert not list(tmp_path.glob("results.db*"))
+
+
+def test_plan_knows_what_is_done(xsa: Xsa, tmp_path: Path, filled: Database) -> None:
+    (tmp_path / "s.yaml").write_text(SWEEP.replace("[0, 1, 2]", "[0, 1, 2, 3]"))
+    code, output, _ = xsa("plan", "s.yaml")
+    assert (code, "3 new, 9 done" in output) == (0, True)
+    assert "tok/s measured so far" in output
+    document = json.loads(xsa("plan", "s.yaml", "--json")[1])
+    assert (document["new"], document["done"], document["trials"]) == (3, 9, 12)
+
+
+def test_a_finished_sweep_runs_nothing_and_says_so(xsa: Xsa, tmp_path: Path, filled: Database) -> None:
+    (tmp_path / "s.yaml").write_text(SWEEP)
+    code, output, _ = xsa("run", "s.yaml")
+    assert code == 0
+    assert "small: 9 arms done, 0 to do" in output
+    assert "starting Ray" not in output
+
+
+def test_status_shows_where_arms_stand_and_why(xsa: Xsa, troubled: Database) -> None:
+    code, output, _ = xsa("status", "small")
+    assert code == 0
+    assert "failed" in output
+    assert "boom <b>" in output
+    rows = json.loads(xsa("status", "--json")[1])
+    assert (rows[0]["sweep"], rows[0]["done"], rows[0]["failed"]) == ("small", 6, 1)
+
+
+def test_results_in_every_format(xsa: Xsa, filled: Database) -> None:
+    assert "SA itself" in xsa("results", "small")[1]
+    frame = pd.read_csv(io.StringIO(xsa("results", "small", "--format", "csv", "--where", "xsa_lambda=1")[1]))
+    assert len(frame) == 3
+    assert len(json.loads(xsa("results", "small", "--format", "json", "--where", "seed=0,1")[1])) == 6
+
+
+def test_figures_and_tables_and_report_are_written(xsa: Xsa, tmp_path: Path, filled: Database) -> None:
+    assert xsa("figures", "small", "fig7", "--out", "out")[0] == 0
+    assert xsa("tables", "small", "--out", "out")[0] == 0
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"fig7.png", "fig7.svg", "fig7.pdf", "fig7.csv", "losses.tex", "losses.md"} <= names
+    assert "fig1.png" not in names
+    code, output, _ = xsa("report", "small")
+    assert (code, "report.html" in output) == (0, True)
+    assert (tmp_path / "reports" / "small" / "report.html").exists()
+
+
+def test_axes_lists_every_axis_and_size(xsa: Xsa) -> None:
+    output = xsa("axes")[1]
+    assert all(name in output for name in AXES)
+    assert "2.68 G" in output
+    assert json.loads(xsa("axes", "--json")[1])["properties"]["seq_len"]["minimum"] == 8
+
+
+MISTAKES = {
+    "no such file": (["run", "nope.yaml"], "nope.yaml: there is no such file."),
+    "unknown axis": (["run", "typo.yaml"], "typo.yaml:1: grid.lamda: Unknown axis 'lamda'."),
+    "no store": (["status", "--db", "none.db"], "There is no store at none.db."),
+    "not a database": (["run", "s.yaml", "--db", "s.yaml"], "s.yaml is not a database."),
+    "directory": (["run", "s.yaml", "--db", "."], "is a directory"),
+    "unknown sweep": (["results", "smal"], "Unknown sweep 'smal'. Did you mean 'small'?"),
+    "unknown figure": (["figures", "small", "fig77"], "Unknown figure 'fig77'. Did you mean 'fig7'?"),
+    "unknown table": (["tables", "small", "loses"], "Unknown table 'loses'. Did you mean 'losses'?"),
+    "unknown format": (["results", "small", "--format", "cvs"], "Unknown format 'cvs'. Did you mean 'csv'?"),
+    "bad where": (["results", "small", "--where", "seed"], "--where seed: write AXIS=VALUE"),
+    "bad value": (["results", "small", "--where", "seed=x"], "'x' is text; seed must be a whole number."),
+    "no arms": (["ingest", "."], "holds no arms"),
+    "storage": (["run", "wider.yaml", "--storage", "s.yaml/runs"], "The storage"),
+    "dataset": (["run", "data.yaml"], "Unknown dataset 'shakespear'. Did you mean 'shakespeare'?"),
+    "plan dataset": (["plan", "data.yaml"], "Unknown dataset 'shakespear'."),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_one_message_and_changes_nothing(
+    case: str, xsa: Xsa, tmp_path: Path, filled: Database
+) -> None:
+    (tmp_path / "s.yaml").write_text(SWEEP)
+    (tmp_path / "wider.yaml").write_text(SWEEP.replace("[0, 1, 2]", "[0, 1, 2, 3]"))
+    (tmp_path / "typo.yaml").write_text("grid: {lamda: [1]}\n")
+    (tmp_path / "data.yaml").write_text("base: {dataset: shakespear}\n")
+    before = filled.sql("SELECT * FROM arm"), filled.sql("SELECT * FROM sweep")
+    arguments, message = MISTAKES[case]
+    code, output, error = xsa(*arguments)
+    assert code == 2
+    assert error.startswith("xsa: ")
+    assert message in error
+    assert error.count("\n") == 1
+    assert "Traceback" not in output + error
+    after = filled.sql("SELECT * FROM arm"), filled.sql("SELECT * FROM sweep")
+    for a, b in zip(before, after, strict=True):
+        pd.testing.assert_frame_equal(a, b)
+
+
+def test_where_is_a_value_a_list_or_a_range() -> None:
+    assert parse_where(["lr=1e-3", "seed=0,1", "seq_len=64..128", "steps=..10", "status=done"]) == {
+        "lr": 1e-3,
+        "seed": [0, 1],
+        "seq_len": (64, 128),
+        "steps": (None, 10),
+        "status": "done",
+    }
+    with pytest.raises(UserError, match="write AXIS=VALUE"):
+        parse_where(["lr"])
+
+
+def test_ctrl_c_before_anything_runs_is_one_line(monkeypatch: pytest.MonkeyPatch, xsa: Xsa) -> None:
+    from schemas.sweep import Sweep
+
+    def interrupt(path: Path) -> Sweep:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sweep, "load", interrupt)
+    code, _, error = xsa("plan", "s.yaml")
+    assert code == 130
+    assert error.count("\n") == 1
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", "axes"], capture_output=True, text=True, check=True
+    )
+    assert "xsa_lambda" in done.stdout

@@ -1,0 +1,60 @@
+from orchestrator.plan import Plan, cost, label
+from results.state import ArmState
+from schemas.trial import Trial
+from tests.conftest import make_sweep
+
+
+def state(status: str, attempt: int = 1) -> ArmState:
+    return ArmState(status, "boom" if status == "failed" else None, attempt, 3, None, None, 1.0)
+
+
+def test_a_fresh_sweep_trains_each_arm_once() -> None:
+    plan = Plan.make(make_sweep(), {})
+    assert (len(plan.trials), len(plan.arms)) == (9, 9)
+    trained = [arm.id for job in plan.jobs() for arm in job.arms]
+    assert sorted(trained) == sorted(plan.arms)
+    assert plan.counts() == {"new": 9}
+
+
+def test_a_trial_trains_its_baseline_where_no_other_does() -> None:
+    plan = Plan.make(make_sweep(grid={"xsa_lambda": [1, 2]}, seeds=[0]), {})
+    assert [[arm.name for arm in job.arms] for job in plan.jobs()] == [["sa", "xsa"], ["xsa"]]
+    assert {job.trial_id for job in plan.jobs()} == {trial.id for trial in plan.trials}
+
+
+def test_what_has_a_result_is_not_planned_again() -> None:
+    fresh = Plan.make(make_sweep(), {})
+    ids = list(fresh.arms)
+    states = dict(
+        zip(ids, map(state, ("done", "diverged", "failed", "interrupted", "running")), strict=False)
+    )
+    states[ids[5]] = state("pending", attempt=0)
+    plan = Plan.make(make_sweep(), states)
+    assert {arm.id for arm in plan.unfinished()} == set(ids[2:])
+    assert plan.counts() == {"done": 1, "diverged": 1, "failed": 1, "interrupted": 1, "running": 1, "new": 4}
+    assert {arm.id for job in plan.jobs() for arm in job.arms} == set(ids[2:])
+
+
+def test_an_edited_sweep_needs_only_what_is_new() -> None:
+    before = Plan.make(make_sweep(), {})
+    states = {arm_id: state("done") for arm_id in before.arms}
+    wider = Plan.make(make_sweep(grid={"xsa_lambda": [0, 0.25, 0.5, 1]}, seeds=[0, 1, 2, 3]), states)
+    assert {(a.xsa_lambda, a.seed) for a in wider.unfinished()} == {
+        (0.25, 0), (0.25, 1), (0.25, 2), (0.25, 3), (0.0, 3), (0.5, 3), (1.0, 3),
+    }  # fmt: skip
+
+
+def test_cost_counts_what_is_left() -> None:
+    fresh = Plan.make(make_sweep(), {})
+    spent = cost(fresh)
+    assert spent.tokens == 9 * 40 * 64
+    assert spent.parameters[0] == spent.parameters[1] > 400_000
+    done = Plan.make(make_sweep(), {arm_id: state("done") for arm_id in list(fresh.arms)[:3]})
+    assert cost(done).tokens == 6 * 40 * 64
+    assert cost(done).flops == spent.flops * 6 / 9
+
+
+def test_labels_name_what_varies() -> None:
+    trial = Trial(xsa_lambda=0.5, seed=3)
+    assert label(trial.xsa, ["xsa_lambda", "seed"]) == "xsa λ=0.5 seed=3"
+    assert label(trial.sa, ["xsa_lambda", "seed"]) == "sa seed=3"

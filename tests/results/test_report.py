@@ -1,0 +1,125 @@
+import os
+import re
+import shutil
+from itertools import product
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from results import report
+from results.findings import findings
+from results.query import Database
+from results.store import Store
+from schemas.names import UnknownName
+from tests.conftest import fill, make_sweep
+
+
+def test_report_is_one_page_with_its_files_and_the_same_twice(filled: Database, tmp_path: Path) -> None:
+    path = report.write(filled, "small", tmp_path / "out")
+    page = path.read_text()
+    assert path == tmp_path / "out" / "report.html"
+    assert page.count("data:image/svg+xml;base64,") == 3
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
+    assert "<script" not in page
+    assert {p.name for p in (tmp_path / "out" / "tables").iterdir()} == {
+        f"losses.{suffix}" for suffix in ("txt", "md", "tex", "csv")
+    }
+    assert len(list((tmp_path / "out" / "figures").iterdir())) == 12
+    assert report.write(filled, "small", tmp_path / "again").read_text() == page
+
+
+def test_texts_are_escaped_and_failures_told(troubled: Database, tmp_path: Path) -> None:
+    page = report.write(troubled, "small", tmp_path / "out").read_text()
+    assert "boom &lt;b&gt;" in page and "boom <b>" not in page
+    assert "user_error" in page
+    assert "1 pair diverged" in page
+
+
+def test_a_figure_that_cannot_be_drawn_gives_its_reason(store: Store, tmp_path: Path) -> None:
+    fill(
+        store, make_sweep(grid={"xsa_lambda": [1]}, seeds=[0], description="<i>one</i> λ"), tmp_path / "runs"
+    )
+    with Database(store.path) as db:
+        page = report.write(db, "small", tmp_path / "out").read_text()
+    assert "fig7 needs finished pairs at two or more λ; there is one (1)." in page
+    assert page.count("data:image/svg+xml;base64,") == 2
+    assert "no evidence about another seed" in page
+    assert "&lt;i&gt;one&lt;/i&gt;" in page
+
+
+def test_report_of_a_sweep_that_has_not_begun(store: Store, tmp_path: Path) -> None:
+    from results.record import save_sweep
+
+    sweep = make_sweep()
+    save_sweep(store, sweep, sweep.trials(), tmp_path)
+    with Database(store.path) as db:
+        page = report.write(db, "small", tmp_path / "out").read_text()
+    assert "No pair of an SA and an XSA arm has finished" in page
+    assert "No attempt has started." in page
+
+
+def test_an_unknown_sweep_is_answered_with_the_nearest(filled: Database, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'small'"):
+        report.write(filled, "smal", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def losses(*rows: tuple[float, int, float, float, float, float]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=["xsa_lambda", "n", "delta", "low", "high", "p_holm"])
+    return frame.assign(n_diverged=0, n_missing=0)
+
+
+NAN = float("nan")
+
+
+def test_findings_name_the_winner_and_how_sure() -> None:
+    said = " ".join(findings(losses((0, 3, 0, NAN, NAN, NAN), (1.0, 3, -0.02, -0.03, -0.01, 0.004))))
+    assert "XSA with λ = 1: validation loss −0.0200 nats/token against SA" in said
+    assert "[−0.0300, −0.0100], n = 3 paired seeds, p = 0.004)." in said
+    assert "overstate" not in said
+
+
+def test_findings_claim_nothing_where_the_interval_contains_zero() -> None:
+    said = " ".join(findings(losses((1.0, 3, -0.02, -0.05, 0.01, 0.2))))
+    assert "neither a gain nor a loss can be claimed" in said
+
+
+def test_findings_say_that_a_chosen_extreme_flatters() -> None:
+    said = " ".join(findings(losses((0.5, 3, -0.02, -0.03, -0.01, 0.008), (1.0, 3, -0.01, -0.05, 0.03, 0.2))))
+    assert "Of 2 settings of XSA, 1 has a lower loss than SA and 1 has an interval that contains 0." in said
+    assert "The lowest mean is that of λ = 0.5" in said and "overstate" in said
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.mark.browser
+def test_report_in_a_browser_on_phone_and_desktop_in_light_and_dark(
+    troubled: Database, tmp_path: Path
+) -> None:
+    if CHROMIUM is None:
+        assert "CI" not in os.environ, "CI must have Chromium"
+        pytest.skip("Chromium is not installed")
+    from playwright.sync_api import sync_playwright
+
+    url = report.write(troubled, "small", tmp_path / "out").as_uri()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for scheme, width in product(("light", "dark"), (390, 1280)):
+            said: list[str] = []
+            asked: list[str] = []
+            page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
+            page.on("console", lambda message, said=said: said.append(message.text))
+            page.on("pageerror", lambda error, said=said: said.append(str(error)))
+            page.on("request", lambda request, asked=asked: asked.append(request.url))
+            page.goto(url)
+            assert said == []
+            assert [other for other in asked if not other.startswith(("data:", url))] == []
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+            loaded = page.evaluate("[...document.images].map(i => i.complete && i.naturalWidth > 0)")
+            assert loaded == [True] * 3
+            paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+            page.close()
+        browser.close()

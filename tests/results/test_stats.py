@@ -1,0 +1,128 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from results.stats import holm, mean_interval, paired, summarise, verdict
+from schemas.trial import Trial
+
+NAN = math.nan
+
+
+def test_paired_agrees_with_a_case_computed_by_hand() -> None:
+    # mean -2, sd 1; t(0.975, 2) = 4.30265; p at 2 degrees of freedom is 1 - t / sqrt(t^2 + 2), t^2 = 12
+    found = paired([-1.0, -2.0, -3.0])
+    assert (found.n, found.diverged, found.mean, found.sd) == (3, 0, -2.0, 1.0)
+    assert found.low == pytest.approx(-2 - 4.302653 / math.sqrt(3), abs=1e-6)
+    assert found.high == pytest.approx(-2 + 4.302653 / math.sqrt(3), abs=1e-6)
+    assert found.p == pytest.approx(1 - math.sqrt(12 / 14), abs=1e-12)
+
+
+def test_one_difference_has_a_mean_and_no_interval() -> None:
+    found = paired([-0.25])
+    assert (found.n, found.mean) == (1, -0.25)
+    assert all(map(math.isnan, (found.sd, found.low, found.high, found.p)))
+
+
+def test_no_difference_has_nothing() -> None:
+    found = paired([])
+    assert (found.n, found.diverged) == (0, 0)
+    assert all(map(math.isnan, found[2:]))
+
+
+def test_differences_that_are_not_finite_are_counted_apart() -> None:
+    found = paired([1.0, NAN, 3.0, math.inf])
+    assert (found.n, found.diverged, found.mean) == (2, 2, 2.0)
+
+
+def test_equal_differences_claim_no_certainty() -> None:
+    # 0.3 - 0.2 and 0.2 - 0.1 differ by rounding alone
+    found = paired([0.3 - 0.2, 0.2 - 0.1, 0.1])
+    assert (found.n, found.sd) == (3, 0.0)
+    assert math.isnan(found.low) and math.isnan(found.p)
+    assert math.isnan(paired([0.0, 0.0]).p)
+
+
+def test_interval_covers_the_truth_and_p_is_uniform_under_it() -> None:
+    draws = np.random.default_rng(0).normal(0.5, 2.0, size=(3000, 4))
+    found = [paired(row - 0.5) for row in draws]
+    assert np.mean([f.low <= 0 <= f.high for f in found]) == pytest.approx(0.95, abs=0.012)
+    assert np.mean([f.p < 0.2 for f in found]) == pytest.approx(0.2, abs=0.025)
+    assert all((f.p < 0.05) == (not f.low <= 0 <= f.high) for f in found)
+
+
+def test_a_single_arm_has_the_interval_of_its_mean() -> None:
+    found = mean_interval([1.0, 2.0, 3.0])
+    assert found.mean == 2.0
+    assert found.high - found.mean == pytest.approx(4.302653 / math.sqrt(3), abs=1e-6)
+
+
+def test_holm_steps_down_and_stays_monotone() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+
+
+def test_holm_does_not_count_what_is_no_test() -> None:
+    corrected = holm([NAN, 0.02, 0.5])
+    assert math.isnan(corrected[0])
+    assert corrected[1:] == pytest.approx([0.04, 0.5])
+    assert holm([]) == []
+
+
+def pairs(*rows: tuple[float, int, str, float]) -> pd.DataFrame:
+    """Pairs of (λ, seed, status, delta) with an SA loss of 3."""
+    settings = Trial().model_dump()
+    return pd.DataFrame(
+        settings
+        | {"xsa_lambda": lam, "seed": seed, "status": status}
+        | {"sa_val_loss": 3.0 + seed, "xsa_val_loss": 3.0 + seed + delta, "delta_val_loss": delta}
+        for lam, seed, status, delta in rows
+    )
+
+
+def test_summary_counts_what_it_leaves_out() -> None:
+    frame = summarise(
+        pairs(
+            (1.0, 0, "done", -0.1),
+            (1.0, 1, "done", -0.3),
+            (1.0, 2, "done", NAN),
+            (1.0, 3, "diverged", -9.0),
+            (1.0, 4, "running", -9.0),
+            (1.0, 5, "failed", NAN),
+        ),
+        ["xsa_lambda"],
+    )
+    row = frame.iloc[0]
+    assert (row["n"], row["n_diverged"], row["n_missing"]) == (2, 2, 2)
+    assert row["delta"] == pytest.approx(-0.2)
+    assert row["sa"] == pytest.approx(3.5)  # over the pairs that delta is over, not over all SA arms
+    assert row["xsa"] == pytest.approx(3.3)
+
+
+def test_summary_corrects_over_its_rows() -> None:
+    rows = [(lam, seed, "done", lam * (-0.1 - 0.01 * seed)) for lam in (0.5, 1.0) for seed in range(3)]
+    frame = summarise(pairs(*rows), ["xsa_lambda"])
+    assert frame["xsa_lambda"].tolist() == [0.5, 1.0]
+    assert frame["p_holm"].tolist() == pytest.approx((2 * frame["p"]).tolist())
+
+
+def test_summary_of_nothing_is_empty() -> None:
+    assert summarise(pairs((1.0, 0, "done", 0.0)).iloc[:0], ["xsa_lambda"]).empty
+
+
+@pytest.mark.parametrize(
+    ("n", "delta", "low", "high", "p_holm", "said"),
+    [
+        (3, -0.1, -0.2, -0.01, 0.04, "lower"),
+        (3, 0.1, 0.01, 0.2, 0.04, "higher"),
+        (3, -0.1, -0.2, -0.01, 0.06, "uncorrected"),
+        (3, -0.1, -0.3, 0.1, 0.3, "inconclusive"),
+        (1, -0.1, NAN, NAN, NAN, "no interval"),
+        (0, NAN, NAN, NAN, NAN, "no pairs"),
+    ],
+)
+def test_verdict_claims_only_what_the_interval_allows(
+    n: int, delta: float, low: float, high: float, p_holm: float, said: str
+) -> None:
+    assert verdict(n=n, delta=delta, low=low, high=high, p_holm=p_holm) == said

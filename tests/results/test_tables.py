@@ -1,0 +1,94 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from results.frames import MissingData
+from results.query import Database
+from results.render import Column, Table, interval, number, p_value, signed
+from results.store import Store
+from results.tables import TABLES, save
+
+LOSSES = TABLES["losses"].load()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_table_is_written_in_every_form(name: str, filled: Database, tmp_path: Path) -> None:
+    paths = TABLES[name].save(filled, tmp_path, sweep="small")
+    assert [path.suffix for path in paths] == [".txt", ".md", ".tex", ".csv"]
+    assert all(path.stat().st_size for path in paths)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_table_of_nothing_says_what_it_needs(name: str, store: Store) -> None:
+    file = TABLES[name].load()
+    with Database(store.path) as empty, pytest.raises(MissingData, match="there is none"):
+        file.draw(file.data(empty))
+
+
+def test_losses_has_a_row_for_each_lambda(filled: Database) -> None:
+    frame = LOSSES.data(filled, "small")
+    assert frame["xsa_lambda"].tolist() == [0.0, 0.5, 1.0]
+    assert frame["n"].tolist() == [3, 3, 3]
+    pairs = filled.pairs("small", xsa_lambda=1.0)
+    assert frame["delta"].iloc[2] == pytest.approx(pairs["delta_val_loss"].mean())
+
+
+def test_lambda_zero_is_no_evidence(filled: Database) -> None:
+    row = LOSSES.draw(LOSSES.data(filled, "small")).rows[0]
+    assert row[-1] == "SA itself"
+    assert row[4:7] == ["0", "—", "—"]
+
+
+def test_notes_name_what_is_missing(troubled: Database) -> None:
+    notes = LOSSES.data(troubled, "small").set_index("xsa_lambda")["note"]
+    assert "1 diverged" in notes[0.5]
+    assert notes[1.0] == "n = 1, no interval; 2 missing"
+
+
+def test_an_interval_with_zero_is_noted() -> None:
+    values = {"xsa_lambda": 1.0, "n": 3, "delta": -0.1, "low": -0.3, "high": 0.1, "p_holm": 0.4}
+    row = values | {"n_diverged": 0, "n_missing": 0}
+    assert LOSSES.note(row) == "interval contains 0"  # type: ignore[attr-defined]
+
+
+def test_numbers_read_well() -> None:
+    assert number(3.48391) == "3.4839"
+    assert signed(-0.01234) == "−0.0123"
+    assert interval(-0.015, 0.0063) == "[−0.0150, +0.0063]"
+    assert [p_value(p) for p in (0.0001, 0.0123, 0.0996, 0.5)] == ["<0.001", "0.012", "0.10", "0.50"]
+    assert [number(math.nan), signed(math.nan), interval(math.nan, math.nan), p_value(math.nan)] == ["—"] * 4
+
+
+TABLE = Table(
+    "x", "Title", "50 % of a_b", [Column("λ"), Column("note", "left")], [["1", "a|b & <c>"], ["10", ""]]
+)
+
+
+def test_text_is_aligned() -> None:
+    assert TABLE.text().splitlines()[2:6] == [
+        " λ  note",
+        "──  ─────────",
+        " 1  a|b & <c>",
+        "10",
+    ]
+
+
+def test_markdown_is_escaped() -> None:
+    assert r"| 1 | a\|b & \<c> |" in TABLE.markdown()
+    assert "| ---: | :--- |" in TABLE.markdown()
+
+
+def test_latex_is_escaped() -> None:
+    latex = TABLE.latex()
+    assert r"1 & a|b \& $<$c$>$ \\" in latex
+    assert r"\caption{\textbf{Title} 50 \% of a\_b}" in latex
+    assert latex.count(r"\toprule") == latex.count(r"\midrule") == latex.count(r"\bottomrule") == 1
+
+
+def test_csv_holds_the_numbers(filled: Database, tmp_path: Path) -> None:
+    frame = LOSSES.data(filled, "small")
+    path = save(LOSSES.draw(frame), tmp_path, frame)[-1]
+    assert path.read_text().startswith(
+        "xsa_lambda,n,n_diverged,n_missing,sa,xsa,delta,low,high,p,p_holm,note\n"
+    )
