@@ -114,7 +114,7 @@ def axis_x(ax: Axes, axis: str, values: Sequence[float]) -> None:
 
 def whole_ticks(ax: Axes) -> None:
     """Put x ticks at whole numbers, with thousands separators: layers and steps."""
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1))
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
@@ -123,11 +123,11 @@ def plain_y(ax: Axes) -> None:
     formatter = ScalarFormatter(useOffset=False)
     formatter.set_scientific(False)
     ax.yaxis.set_major_formatter(formatter)
-    ax.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    ax.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
 
 
 def band(ax: Axes, x: Any, low: Any, high: Any, color: str) -> None:
-    """Shade an interval; where it is NaN there is none."""
+    """Shade an interval or a range; where it is NaN there is none."""
     ax.fill_between(x, low, high, color=color, alpha=0.16, linewidth=0)
 
 

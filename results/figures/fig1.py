@@ -25,7 +25,7 @@ from results.frames import (
     settings,
     varied,
 )
-from results.stats import mean_interval
+from results.stats import mean_range
 from schemas.report import METRICS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ PANELS = ("cos_vv", "a_ii", "cos_yv", "cos_zv")
 
 
 def data(db: "Database", sweep: str | None = None, **filters: Any) -> pd.DataFrame:
-    """Return one row for each setting, state, metric and layer: mean over seeds with its interval.
+    """Return one row for each setting, state, metric and layer: mean and range over seeds.
 
     `xsa_lambda` is the λ of the state: 0, or for XSA 1 where the store has it, else the largest.
     """
@@ -60,7 +60,7 @@ def data(db: "Database", sweep: str | None = None, **filters: Any) -> pd.DataFra
     rows = pd.concat([part.assign(state=state) for state, part in parts.items()])
     keys = [*others, "state", "xsa_lambda", "metric", "layer"]
     found = [
-        dict(zip(keys, key, strict=True)) | mean_interval(group["value"])._asdict()
+        dict(zip(keys, key, strict=True)) | mean_range(group["value"])._asdict()
         for key, group in rows.groupby(keys)
     ]
     return pd.DataFrame(found, columns=[*keys, "n", "diverged", "mean", "sd", "low", "high"])
@@ -113,10 +113,10 @@ def _name(frame: pd.DataFrame, state: str) -> str:
 
 
 def caption(frame: pd.DataFrame) -> str:
-    """Return the caption: n, the interval, what else varies and which states are missing."""
+    """Return the caption: n, the shading, what else varies and which states are missing."""
     additions = [f"Lines: mean over {seeds(frame['n'])}."]
     if frame["low"].notna().any():
-        additions.append("Shaded: 95 % t interval of the mean.")
+        additions.append("Shaded: the range over seeds.")
     if others := axes_in(frame, besides=["xsa_lambda"]):
         additions.append(f"One row of panels for each {axis_list(others)}.")
     if missing := [state for state in STATES if state not in _states(frame)]:

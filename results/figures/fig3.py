@@ -27,7 +27,7 @@ from results.frames import (
     settings,
     varied,
 )
-from results.stats import mean_interval
+from results.stats import mean_interval, mean_range
 from schemas.trial import AXES
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ PANELS = {
 
 
 def data(db: "Database", sweep: str | None = None, **filters: Any) -> pd.DataFrame:
-    """Return one row for each setting, λ, quantity and step: mean over seeds with its interval.
+    """Return one row for each setting, λ, quantity and step: mean over seeds, with its range or interval.
 
     Finished arms only; where a setting has none, its unfinished or diverged ones as far as they
     are, with `finished` False.
@@ -69,7 +69,8 @@ def data(db: "Database", sweep: str | None = None, **filters: Any) -> pd.DataFra
         for key, group in part[finished | ~has_finished].groupby([*keys, "step"]):
             row = dict(zip([*keys, "step"], key, strict=True))
             about = {"quantity": quantity, "finished": bool((group["status"] == "done").all())}
-            found.append(row | about | mean_interval(group[quantity])._asdict())
+            over_seeds = mean_interval if quantity == "delta_val_loss" else mean_range
+            found.append(row | about | over_seeds(group[quantity])._asdict())
     columns = [*keys, "quantity", "step", "finished", "n", "diverged", "mean", "sd", "low", "high"]
     return pd.DataFrame(found, columns=columns).sort_values([*keys, "quantity", "step"], ignore_index=True)
 
@@ -158,7 +159,7 @@ def caption(frame: pd.DataFrame) -> str:
     additions = [f"Lines: mean over {seeds(frame['n'])}."]
     if frame["low"].notna().any():
         additions.append(
-            "Shaded: 95 % t interval of the mean (left, middle) and of the mean paired difference (right)."
+            "Shaded: the range over seeds (left, middle), the 95 % t interval of the mean paired difference (right)."
         )
     if others := axes_in(frame, besides=XSA_AXES):
         additions.append(f"One row of panels for each {axis_list(others)}.")

@@ -26,7 +26,7 @@ from results.frames import (
     settings,
     varied,
 )
-from results.stats import mean_interval, summarise
+from results.stats import mean_range, summarise
 from schemas.report import METRICS
 from schemas.trial import AXES
 
@@ -38,7 +38,7 @@ BIAS = {"cos_zv": "-", "cos_yv": ":"}
 
 
 def data(db: "Database", sweep: str | None = None, **filters: Any) -> pd.DataFrame:
-    """Return one row for each setting, λ and quantity: mean over seeds with its interval.
+    """Return one row for each setting, λ and quantity: mean over seeds, with its interval or range.
 
     The quantities are `delta_val_loss` (paired, nats/token), `cos_zv` and `cos_yv`.
     """
@@ -50,7 +50,7 @@ def data(db: "Database", sweep: str | None = None, **filters: Any) -> pd.DataFra
     per_arm = last.groupby([*keys, "metric", "arm"], as_index=False)["value"].mean()
     bias = []
     for key, group in per_arm.groupby([*keys, "metric"]):
-        found = mean_interval(group["value"])
+        found = mean_range(group["value"])
         row = dict(zip([*keys, "quantity"], key, strict=True))
         bias.append(row | found._asdict() | {"n_diverged": found.diverged, "n_missing": 0})
     columns = [*keys, "quantity", "n", "n_diverged", "n_missing", "mean", "low", "high"]
@@ -142,7 +142,8 @@ def caption(frame: pd.DataFrame) -> str:
     additions = [f"Means over {seeds(loss.loc[loss['n'] > 0, 'n'])}."]
     if loss["low"].notna().any():
         additions.append(
-            "Bars and shading: 95 % t interval of the mean. Hollow: no interval, or one that contains 0."
+            "Bars: 95 % t interval of the mean paired difference; hollow where it contains 0 or there is none. "
+            "Shading: the range over seeds."
         )
     if not frame["quantity"].isin(BIAS).any():
         additions.append("The bias was not measured at the last step of any arm.")
