@@ -6,6 +6,7 @@ An arm's folder holds `arm.json` (an `ArmRecord`), `metrics.jsonl` (one row a li
 
 import json
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -184,9 +185,12 @@ def arm_folder(storage: Path, arm_id: str) -> Path:
 
 
 def write_record(folder: Path, record: ArmRecord) -> None:
-    """Replace `arm.json` whole: a reader never sees half of one."""
+    """Replace `arm.json` whole: a reader never sees half of one, even after a power cut."""
     temporary = folder / "arm.json.tmp"
-    temporary.write_text(json.dumps(asdict(record), indent=1, allow_nan=False), encoding="utf-8")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(asdict(record), file, indent=1, allow_nan=False)
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(folder / "arm.json")
 
 

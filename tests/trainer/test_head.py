@@ -1,0 +1,68 @@
+"""The chunked head against cross entropy of the full logits."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trainer.head import ROWS, linear_cross_entropy
+
+
+def draw(n: int, width: int = 16, vocab: int = 320, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = (scale * torch.randn(n, width, generator=generator)).requires_grad_()
+    weight = torch.randn(vocab, width, generator=generator).requires_grad_()
+    return x, weight, torch.randint(vocab, (n,), generator=generator)
+
+
+@pytest.mark.parametrize("n", [1, 7, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 3])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 20.0])
+def test_values_and_gradients_are_those_of_full_logits(n: int, scale: float) -> None:
+    results = []
+    for full in (False, True):
+        x, weight, targets = draw(n, scale=scale)
+        if full:
+            loss = F.cross_entropy(x @ weight.T, targets)
+        else:
+            loss = linear_cross_entropy(x, weight, targets, dtype=torch.float32)
+        (3 * loss).backward()
+        results.append((loss.detach(), x.grad, weight.grad))
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=2e-5, atol=1e-6)
+
+
+def test_losses_far_beyond_exp_stay_exact() -> None:
+    """A softmax that is stored before its logarithm is taken would give infinity here."""
+    x, weight = torch.tensor([[300.0]]), torch.tensor([[1.0], [-1.0]])
+    loss = linear_cross_entropy(x, weight, torch.tensor([1]), dtype=torch.float32)
+    assert loss.item() == 600.0
+
+
+def test_without_gradients_only_the_loss_is_made() -> None:
+    x, weight, targets = draw(2 * ROWS + 3)
+    with_gradients = linear_cross_entropy(x, weight, targets, dtype=torch.float32)
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        without = linear_cross_entropy(x, weight, targets, dtype=torch.float32)
+    assert torch.equal(with_gradients, without)
+    assert {event.key: event.count for event in profile.key_averages()}["aten::mm"] == 3
+
+
+def test_bfloat16_products_stay_near() -> None:
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        x, weight, targets = draw(ROWS + 3, scale=0.3)
+        loss = linear_cross_entropy(x, weight, targets, dtype=dtype)
+        loss.backward()
+        assert loss.dtype == x.grad.dtype == weight.grad.dtype == torch.float32
+        results.append((loss.detach(), x.grad, weight.grad))
+    assert abs(results[0][0] - results[1][0]) < 5e-3
+    for ours, expected in zip(results[1][1:], results[0][1:], strict=True):
+        assert (ours - expected).norm() < 1e-2 * expected.norm()
+        assert not torch.equal(ours, expected)
+
+
+def test_a_loss_that_is_not_finite_is_told() -> None:
+    x, weight, targets = draw(4)
+    with torch.no_grad():
+        x[2, 0] = float("inf")
+    assert not torch.isfinite(linear_cross_entropy(x, weight, targets, dtype=torch.float32))

@@ -1,0 +1,179 @@
+"""Token streams, and the batches that are a pure function of (seed, data, step).
+
+Nothing here keeps a position: batch `s` is computed, so that a resumed arm and the other arm of
+its pair read the same tokens. Only NumPy is needed; torch is not imported.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.errors import UserError
+from schemas.names import lookup
+from schemas.trial import Trial
+from trainer.tokenizer import END_OF_TEXT, Tokens, load_tokenizer, read_asset
+
+HELD_OUT = 0.08
+"""Least share of a data set's text that is held out, in whole documents."""
+_SPLIT_SEED = "2357"
+"""nanoGPT's split seed. For `shakespeare` it holds out King Lear, Julius Caesar, Pericles, The Rape
+of Lucrece and The Merchant of Venice: 9 % of the text, and none of the pieces that are printed
+twice in it (Comus, two of the sonnets)."""
+_HASHED_BATCHES = 4
+
+Windows = npt.NDArray[np.int64]
+"""Token ids [B, T + 1]: inputs are all but the last column, targets all but the first."""
+
+
+class NotEnoughData(UserError):
+    """A data set is too short for what a trial asks of it."""
+
+
+def _shakespeare() -> list[str]:
+    text = read_asset("shakespeare_milton.txt.xz").decode()
+    return text.split(f"{END_OF_TEXT}\n")
+
+
+DATASETS: dict[str, Callable[[], list[str]]] = {"shakespeare": _shakespeare}
+"""By name, a function that returns a data set's documents."""
+
+
+def check_dataset(name: str) -> None:
+    """Raise `UnknownName` where there is no data set called `name`. Loads nothing."""
+    lookup("dataset", name, DATASETS)
+
+
+def split_documents(documents: list[str]) -> tuple[list[str], list[str]]:
+    """Return (training, held-out) documents: a fixed pseudo-random choice of whole documents.
+
+    Documents are held out in the order of a keyed hash of their text until they make up
+    `HELD_OUT` of all characters, so the choice depends on nothing but the texts.
+    """
+    order = sorted(documents, key=lambda text: hashlib.sha256((_SPLIT_SEED + text).encode()).digest())
+    wanted = HELD_OUT * sum(map(len, documents))
+    held_out: list[str] = []
+    while sum(map(len, held_out)) < wanted:
+        held_out.append(order[len(held_out)])
+    chosen = set(held_out)
+    return [text for text in documents if text not in chosen], held_out
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A tokenised data set; each document is followed by the end-of-text token."""
+
+    train: Tokens
+    val: Tokens
+    sha256: str
+    """Hash of both streams."""
+
+
+@functools.cache
+def load_corpus(dataset: str, tokenizer: str) -> Corpus:
+    """Return the tokens of a data set, computed once in a process. Raises `UnknownName`."""
+    encoder = load_tokenizer(tokenizer)
+    end = np.array([encoder.eot], dtype=np.uint16)
+
+    def encode(documents: list[str]) -> Tokens:
+        return np.concatenate([part for text in documents for part in (encoder.encode(text), end)])
+
+    train, val = map(encode, split_documents(lookup("dataset", dataset, DATASETS)()))
+    digest = hashlib.sha256(f"{len(train)},{len(val)}".encode())
+    for tokens in (train, val):
+        digest.update(tokens.astype("<u2").tobytes())
+    return Corpus(train, val, digest.hexdigest())
+
+
+def permute(index: npt.NDArray[np.uint64], n: int, *, key: str) -> Windows:
+    """Return where a keyed pseudo-random permutation of range(n) sends each of `index`.
+
+    A Feistel network of six rounds is a bijection of [0, 4^h); walking its cycles until the value
+    falls below n restricts it to one of [0, n). Nothing of size n is ever stored.
+    """
+    half_bits = np.uint64(max(1, -(-(n - 1).bit_length() // 2)))
+    mask = np.uint64((1 << int(half_bits)) - 1)
+    round_keys = np.frombuffer(hashlib.sha512(key.encode()).digest(), dtype="<u8")[:6]
+    value = index.astype(np.uint64)
+    outside = np.ones(value.shape, dtype=bool)
+    while outside.any():
+        left, right = value[outside] >> half_bits, value[outside] & mask
+        for round_key in round_keys:
+            left, right = right, left ^ (_mix(right ^ round_key) & mask)
+        value[outside] = left << half_bits | right
+        outside = value >= n
+    return value.astype(np.int64)
+
+
+def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Scramble 64 bits (the finaliser of splitmix64; products wrap)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The sequences that a trial trains on, is evaluated on, and has its bias measured on."""
+
+    trial: Trial
+    corpus: Corpus
+
+    @classmethod
+    def of(cls, trial: Trial) -> "Batches":
+        """Load the trial's data. Raises `NotEnoughData` where it is too short for the trial."""
+        batches = cls(trial, load_corpus(trial.dataset, trial.tokenizer))
+        held_out = len(batches.corpus.val) - 1
+        if trial.eval_tokens > held_out:
+            raise NotEnoughData(
+                f"eval_tokens is {trial.eval_tokens:,}, but {trial.dataset} holds out {held_out:,} tokens "
+                f"(tokenizer {trial.tokenizer}); lower eval_tokens to at most that."
+            )
+        if trial.bias_tokens > batches.n_windows * trial.seq_len:
+            raise NotEnoughData(
+                f"bias_tokens is {trial.bias_tokens:,}, but {trial.dataset} has {batches.n_windows:,} "
+                f"training sequences of seq_len {trial.seq_len:,} (tokenizer {trial.tokenizer}); "
+                "lower one of the two."
+            )
+        return batches
+
+    @property
+    def n_windows(self) -> int:
+        """Training sequences in one epoch: windows of `seq_len` tokens, side by side."""
+        return (len(self.corpus.train) - 1) // self.trial.seq_len
+
+    def train(self, step: int) -> Windows:
+        """Return batch `step` (from 0): each epoch visits every window once, in its own order."""
+        size = self.trial.batch_size
+        position = np.arange(step * size, (step + 1) * size, dtype=np.uint64)
+        epoch, index = position // np.uint64(self.n_windows), position % np.uint64(self.n_windows)
+        window = np.empty(size, dtype=np.int64)
+        for number in np.unique(epoch):
+            key = f"train,{self.trial.seed},{self.corpus.sha256},{number}"
+            window[epoch == number] = permute(index[epoch == number], self.n_windows, key=key)
+        return self._gather(self.corpus.train, window)
+
+    def evaluation(self) -> Windows:
+        """Return the held-out sequences: the first `eval_tokens` of the held-out stream."""
+        return self._gather(self.corpus.val, np.arange(self.trial.eval_tokens // self.trial.seq_len))
+
+    def bias(self) -> Windows:
+        """Return the training sequences of the bias metrics, the same ones for every seed."""
+        index = np.arange(self.trial.bias_tokens // self.trial.seq_len, dtype=np.uint64)
+        window = permute(index, self.n_windows, key=f"bias,{self.corpus.sha256}")
+        return self._gather(self.corpus.train, window)
+
+    def sha256(self) -> str:
+        """Return the hash of the first batches."""
+        digest = hashlib.sha256()
+        for step in range(min(_HASHED_BATCHES, self.trial.steps)):
+            digest.update(self.train(step).astype("<i8").tobytes())
+        return digest.hexdigest()
+
+    def _gather(self, tokens: Tokens, window: Windows) -> Windows:
+        length = self.trial.seq_len
+        views = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length]
+        return views[window].astype(np.int64)

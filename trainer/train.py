@@ -1,0 +1,197 @@
+"""One arm, from its settings to its journal and final weights."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from schemas.errors import UserError
+from schemas.report import ArmRecord, Report, Status, read_record, read_rows, write_record
+from schemas.sweep import Runtime
+from schemas.trial import Arm
+from trainer import checkpoint
+from trainer.bias import measure_rows
+from trainer.data import Batches, Windows
+from trainer.journal import Logbook, hold, journal_size
+from trainer.metrics import Losses, evaluate, micro_batches
+from trainer.model import GPT, build, count_parameters
+from trainer.optim import make_optimizers, set_learning_rate
+from trainer.schedule import learning_rate
+
+
+class StaleAttempt(UserError):
+    """A later attempt at this arm has begun, so this one may not write."""
+
+
+class ChangedArm(UserError):
+    """The arm on disk was begun from other weights or other data than it would now have."""
+
+
+def train(
+    arm: Arm,
+    folder: Path,
+    runtime: Runtime,
+    *,
+    attempt: int,
+    report: Callable[[Report], None],
+    should_stop: Callable[[], bool],
+) -> ArmRecord:
+    """Train one arm, go on with it where it was left, or tell again how it ended.
+
+    Args:
+        arm: what to train. On a CPU its numbers follow from this alone (and the thread count).
+        folder: the arm's folder, held under a lock meanwhile.
+        runtime: how to look at the arm, and on what it runs.
+        attempt: the number of this attempt; a higher one in the folder fences it off.
+        report: is sent the record and the new rows: at the start, then with all rows up to there,
+            at each evaluation, and at the end.
+        should_stop: is asked after each step; if true, the arm is checkpointed and left there.
+
+    Raises:
+        FolderBusy, StaleAttempt, ChangedArm: this worker may not write here, and has not.
+        NotEnoughData, UnknownName: the data set cannot serve this arm.
+    """
+    with hold(folder):
+        previous = _previous(arm, folder, attempt)
+        if previous is not None and previous.status in ("done", "diverged"):
+            checkpoint.discard_steps(folder)
+            write_record(folder, previous)
+            report(Report(previous, read_rows(folder)))
+            return previous
+
+        device = torch.device("cuda" if runtime.gpus_per_trial > 0 else "cpu")
+        batches = Batches.of(arm)
+        model, init_sha256 = build(arm, device)
+        optimizers = make_optimizers(model, arm)
+        parameters = list(model.parameters())
+        held_out, bias_windows = batches.evaluation(), batches.bias()
+        micro_batch = runtime.micro_batch or arm.batch_size
+        record = ArmRecord(
+            arm=arm.model_dump(),
+            arm_id=arm.id,
+            attempt=attempt,
+            status="running",
+            step=0,
+            n_params=count_parameters(arm),
+            init_sha256=init_sha256,
+            batch_sha256=batches.sha256(),
+            data_sha256=batches.corpus.sha256,
+            wall_s=0.0 if previous is None else previous.wall_s,
+        )
+        if previous is not None:
+            _refuse_changes(previous, record, folder)
+
+        begin = checkpoint.load_latest(folder, journal_bytes=journal_size(folder))
+        if begin.step > 0:
+            model.load_state_dict(begin.state["model"])
+            for optimizer, state in zip(optimizers, begin.state["optimizers"], strict=True):
+                optimizer.load_state_dict(state)
+        if device.type == "cuda":
+            model.compile()
+
+        boundaries = (runtime.log_every, runtime.eval_every, runtime.bias_every, runtime.checkpoint_every)
+        losses = Losses(tokens_per_step=arm.tokens_per_step, log_every=runtime.log_every, last_step=arm.steps)
+        with Logbook(folder, record, journal_bytes=begin.journal_bytes, device=device, send=report) as log:
+
+            def save(step: int) -> None:
+                """Put the arm's whole state after `step` updates on the disk."""
+                state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
+                checkpoint.save(
+                    folder, state, step=step, journal_bytes=log.sync(), keep=runtime.keep_checkpoints
+                )
+
+            def look(step: int) -> float | None:
+                """Evaluate and measure what is due after `step` updates; return the held-out loss, if due."""
+                loss = None
+                if _due(step, runtime.eval_every, arm.steps):
+                    row = evaluate(model, held_out, step=step, micro_batch=micro_batch)
+                    log.add([row])
+                    loss = row.loss
+                if _due(step, runtime.bias_every, arm.steps):
+                    log.add(measure_rows(model, bias_windows, step=step))
+                losses.restart_clock()
+                return loss
+
+            def finish(status: Status, step: int) -> ArmRecord:
+                """End the arm for good; of its checkpoints, at most the final weights stay."""
+                journal_bytes = log.sync()
+                if status == "done":
+                    checkpoint.save_final(folder, model.state_dict(), step=step, journal_bytes=journal_bytes)
+                ended = log.report(status, step)
+                checkpoint.discard_steps(folder)
+                return ended
+
+            log.report("running", begin.step)
+            if begin.step == 0:
+                look(0)
+                log.report("running", 0)
+            for step in range(begin.step + 1, arm.steps + 1):
+                loss = _backward(model, batches.train(step - 1), micro_batch, device)
+                grad_norm = clip_grad_norm_(parameters, arm.grad_clip)
+                lr = learning_rate(arm, step)
+                set_learning_rate(optimizers, lr)
+                for optimizer in optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                losses.add(step, loss, grad_norm, lr)
+
+                stop = should_stop()
+                if not stop and not any(_due(step, every, arm.steps) for every in boundaries):
+                    continue
+                rows, diverged_at = losses.read()
+                log.add(rows)
+                if diverged_at is not None:
+                    return finish("diverged", diverged_at)
+                held_out_loss = look(step)
+                if step == arm.steps:
+                    works = held_out_loss is not None and math.isfinite(held_out_loss)
+                    return finish("done" if works else "diverged", step)
+                if stop:
+                    save(step)
+                    return log.report("interrupted", step)
+                if held_out_loss is not None:
+                    log.report("running", step)
+                if _due(step, runtime.checkpoint_every, arm.steps):
+                    save(step)
+    raise AssertionError("an arm has at least one step")
+
+
+def _due(step: int, every: int, last: int) -> bool:
+    return step % every == 0 or step == last
+
+
+def _backward(model: GPT, windows: Windows, micro_batch: int, device: torch.device) -> Tensor:
+    """Leave the gradient of the mean loss of `windows` in the parameters, and return that loss."""
+    total = torch.zeros((), device=device)
+    for part in micro_batches(windows, micro_batch, device):
+        loss = model.loss(part) * (len(part) / len(windows))
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.detach()
+    return total
+
+
+def _previous(arm: Arm, folder: Path, attempt: int) -> ArmRecord | None:
+    """Return the folder's record as this attempt takes it over, or None where nothing was begun."""
+    record = read_record(folder)
+    if record is None:
+        return None
+    assert record.arm_id == arm.id, f"{folder} belongs to arm {record.arm_id}, not {arm.id}"
+    if record.attempt > attempt:
+        raise StaleAttempt(
+            f"{folder} is at attempt {record.attempt}; attempt {attempt} came too late and is dropped."
+        )
+    return replace(record, attempt=attempt)
+
+
+def _refuse_changes(previous: ArmRecord, record: ArmRecord, folder: Path) -> None:
+    """Raise `ChangedArm` unless this program would begin the arm as it was begun."""
+    for name in ("init_sha256", "batch_sha256", "data_sha256"):
+        if getattr(previous, name) != getattr(record, name):
+            raise ChangedArm(
+                f"{folder} was begun with another {name} (by another version of torch, or of the data set); "
+                "finish it with that version, or delete the folder to begin anew."
+            )
