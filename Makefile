@@ -1,7 +1,8 @@
 # The two commands of the README are `make run` and `make test`; both set up what they need.
 PYTHON ?= python3
 BIN := .venv/bin
-MARKS ?=
+# Two at once, a file each: what a file sets up is set up once.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope
 
 .PHONY: help run test unit check format clean
 help: ## list the targets
@@ -25,10 +26,10 @@ run: .venv/installed ## train sweeps/quickstart.yaml into results.db and write i
 
 test: .venv/installed-dev browser ## lint, types, and every test
 	$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest $(MARKS)
+	$(PYTEST)
 
 unit: .venv/installed-dev ## the fast tests alone
-	$(BIN)/python -m pytest -m "not ray and not postgres and not browser and not slow"
+	$(PYTEST) -m "not ray and not postgres and not browser and not slow"
 
 check: .venv/installed-dev ## ruff and mypy
 	$(BIN)/ruff check .

@@ -30,14 +30,13 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from orchestrator.session import Session
+from orchestrator.worker import REPORT, train_trial
 from schemas.errors import UserError
 from schemas.report import Report
 from schemas.sweep import Runtime
-from schemas.trial import Arm
 
 logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what it would say, the session says
 
-REPORT = "report"
 OBJECT_STORE_BYTES = 200_000_000
 """Enough for the jobs' settings; Ray would take 30 % of the machine's memory."""
 
@@ -80,30 +79,6 @@ def count_slots(runtime: Runtime) -> int:
 
     bundle = _bundle(runtime)
     return sum(min(int(node.get(key, 0.0) // amount) for key, amount in bundle.items()) for node in nodes)
-
-
-def train_trial(
-    config: dict[str, Any], *, arms: dict[str, dict[str, Any]], storage: str, runtime: str, stop_file: str
-) -> None:
-    """Tune's trainable: train the arms that `config["attempts"]` numbers, of those in `arms`."""
-    from trainer.pair import train_pair
-    from trainer.process import prepare
-
-    settings = Runtime.model_validate_json(runtime)
-    prepare(settings.threads)
-    attempts: dict[str, int] = config["attempts"]
-
-    def report(message: Report) -> None:
-        tune.report({REPORT: message.dumps()})
-
-    train_pair(
-        [Arm(**values) for arm_id, values in arms.items() if arm_id in attempts],
-        Path(storage),
-        settings,
-        attempts=attempts,
-        report=report,
-        should_stop=Path(stop_file).exists,
-    )
 
 
 def run_session(session: Session, runtime: Runtime, *, slots: int) -> None:
