@@ -2,11 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from schemas.sweep import Sweep
 
 app = typer.Typer(
     name="xsa",
@@ -43,19 +46,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print rows as JSON.")]
 
 @app.command()
 def plan(sweep_file: SweepFile, db: Db = None, json: AsJson = False) -> None:
-    """Say what a sweep would train and what it costs, and train nothing.
+    """Say what a sweep would train, and its cost.
 
     Example: xsa plan sweeps/quickstart.yaml
     """
     from orchestrator.plan import Plan
     from orchestrator.show import print_json, print_plan
     from orchestrator.supervise import current_plan
-    from results.store import Store, store_exists
-    from schemas.sweep import Sweep
-    from trainer.data import check_dataset
+    from results.location import store_exists
+    from results.store import Store
 
-    sweep = Sweep.load(sweep_file)
-    _check_datasets(sweep, check_dataset)
+    sweep = _load(sweep_file)
     speed = None
     if store_exists(db):
         from results.state import measured_speed
@@ -72,26 +73,28 @@ def plan(sweep_file: SweepFile, db: Db = None, json: AsJson = False) -> None:
 
 @app.command()
 def run(sweep_file: SweepFile, db: Db = None, storage: Storage = None) -> None:
-    """Train whatever a sweep still needs. Running it again does only what is not done.
+    """Train whatever a sweep still needs.
+
+    Running it again does only what is not done, and goes on where a run was stopped or killed.
 
     Example: xsa run sweeps/quickstart.yaml
     """
     from orchestrator.show import console, print_outcome
+    from orchestrator.supervise import prepare_storage
     from orchestrator.supervise import run as run_sweep
     from results.store import Store
-    from schemas.sweep import Sweep
-    from trainer.data import check_dataset
 
-    sweep = Sweep.load(sweep_file)
-    _check_datasets(sweep, check_dataset)
+    sweep = _load(sweep_file)
+    if storage:
+        prepare_storage(storage)  # before a store is made for nothing
     with Store.open(db, mode="write") as store:
         outcome = run_sweep(store, sweep, (storage or store.default_storage()).absolute(), console)
         name = store.name
     print_outcome(outcome, db, name)
     if outcome.signal is not None:
         raise typer.Exit(128 + outcome.signal)
-    if any(outcome.plan.status(arm.id) == "failed" for arm in outcome.plan.unfinished()):
-        raise typer.Exit(1)
+    if any(outcome.plan.status(arm.id) != "running" for arm in outcome.plan.unfinished()):
+        raise typer.Exit(1)  # something is left that no other run is training either
 
 
 @app.command()
@@ -100,7 +103,7 @@ def status(
     db: Db = None,
     json: AsJson = False,
 ) -> None:
-    """Show how far sweeps are: arms done, running, left and failed, and why.
+    """Show how far sweeps are, what failed and why.
 
     Example: xsa status quickstart
     """
@@ -118,7 +121,9 @@ def show_results(
     where: Where = None,
     format: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
 ) -> None:
-    """Print the paired losses of a sweep: a summary table, or every pair as CSV or JSON.
+    """Print the paired losses of a sweep.
+
+    A table over seeds, or with --format csv or json every pair.
 
     Example: xsa results quickstart --where xsa_lambda=1 --format csv
     """
@@ -137,7 +142,7 @@ def figures(
     where: Where = None,
     out: Out = None,
 ) -> None:
-    """Draw figures from the store alone: PNG, SVG, PDF and the CSV behind each.
+    """Draw figures: PNG, SVG, PDF and CSV.
 
     Example: xsa figures quickstart fig7 --out figures
     """
@@ -145,7 +150,7 @@ def figures(
     from orchestrator.show import write_figures
 
     with results.open(db) as database:
-        write_figures(database, sweep, names or [], parse_where(where), out or Path("reports") / sweep)
+        write_figures(database, sweep, names or [], parse_where(where), _directory(out, sweep))
 
 
 @app.command()
@@ -158,7 +163,7 @@ def tables(
     where: Where = None,
     out: Out = None,
 ) -> None:
-    """Write tables from the store alone: text, Markdown, CSV and LaTeX.
+    """Write tables: text, Markdown, LaTeX and CSV.
 
     Example: xsa tables quickstart losses
     """
@@ -166,12 +171,12 @@ def tables(
     from orchestrator.show import write_tables
 
     with results.open(db) as database:
-        write_tables(database, sweep, names or [], parse_where(where), out or Path("reports") / sweep)
+        write_tables(database, sweep, names or [], parse_where(where), _directory(out, sweep))
 
 
 @app.command()
 def report(sweep: SweepName, db: Db = None, out: Out = None) -> None:
-    """Write a sweep's figures, tables and one self-contained report.html.
+    """Write figures, tables and report.html.
 
     Example: xsa report quickstart
     """
@@ -180,7 +185,7 @@ def report(sweep: SweepName, db: Db = None, out: Out = None) -> None:
     from results.report import write
 
     with results.open(db) as database:
-        path = write(database, sweep, out or Path("reports") / sweep)
+        path = write(database, sweep, _directory(out, sweep))
     console.print(f"Report: {path}", soft_wrap=True, highlight=False)
 
 
@@ -188,29 +193,42 @@ def report(sweep: SweepName, db: Db = None, out: Out = None) -> None:
 def ingest(
     storage: Annotated[Path, typer.Argument(help="A storage directory, such as runs/.")], db: Db = None
 ) -> None:
-    """Bring the store up to the arms' folders; rebuilds a lost store. Repeating it changes nothing.
+    """Rebuild the store from the arms' folders.
+
+    Repeating it changes nothing.
 
     Example: xsa ingest runs
     """
     from orchestrator.show import console
     from results.record import ingest as ingest_arm
     from results.store import Store
+    from schemas.report import DamagedJournal
 
     folders = sorted(path.parent for path in (storage / "arms").glob("*/arm.json"))
     if not folders:
         raise UserError(
             f"{storage} holds no arms (no {storage}/arms/*/arm.json). Name the storage of a run, such as runs/."
         )
+    taken, damaged = 0, []
     with Store.open(db, mode="write") as store:
-        taken = sum(ingest_arm(store, folder) for folder in folders)
-    console.print(f"{taken} of {len(folders)} arms brought up to date in {store.name}.", highlight=False)
+        for folder in folders:
+            try:
+                taken += ingest_arm(store, folder)
+            except DamagedJournal as error:
+                damaged.append(str(error))
+    console.print(f"{taken} of {len(folders)} arms brought up to date in {store.name}.")
+    console.print("`xsa run SWEEP.yaml` brings their sweeps back, and trains nothing that is done.")
+    if damaged:
+        raise UserError("\n".join(damaged))
 
 
 @app.command()
 def axes(
     json: Annotated[bool, typer.Option("--json", help="Print the JSON schema, for editors.")] = False,
 ) -> None:
-    """List every axis a sweep can set: type, default, limits and meaning; then the model sizes.
+    """List every axis a sweep can set.
+
+    Type, default, limits and meaning; then the named model sizes.
 
     Example: xsa axes
     """
@@ -223,8 +241,37 @@ def axes(
         print_axes()
 
 
+def _load(sweep_file: Path) -> "Sweep":
+    """Read a sweep, and check that there is data for each of its trials."""
+    from schemas.sweep import Sweep
+    from trainer.data import check_data
+
+    sweep = Sweep.load(sweep_file)
+    try:
+        check_data(sweep.trials())
+    except UserError as error:
+        raise UserError(f"{sweep_file}: {error}") from None
+    return sweep
+
+
+def _directory(out: Path | None, sweep: str) -> Path:
+    """Return the directory to write to, made if need be."""
+    directory = out or Path("reports") / sweep
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"Nothing can be written to {directory}: {error.strerror}. Choose another place with --out."
+        ) from None
+    return directory
+
+
 def parse_where(conditions: list[str] | None) -> dict[str, Any]:
     """Return the filters that `--where` conditions mean. Raises `UserError`."""
+    from schemas.loader import parse_scalar
     from schemas.trial import AXES
 
     filters: dict[str, Any] = {}
@@ -232,7 +279,14 @@ def parse_where(conditions: list[str] | None) -> dict[str, Any]:
         name, equals, text = condition.partition("=")
         if not equals:
             raise UserError(f"--where {condition}: write AXIS=VALUE, AXIS=A,B,C or AXIS=LOW..HIGH.")
-        parse = AXES[name].parse if name in AXES else str
+        if name == "sweep" or name in filters:
+            again = (
+                "the sweep is the command's argument"
+                if name == "sweep"
+                else "write all values in one, with commas"
+            )
+            raise UserError(f"--where {condition}: {again}.")
+        parse = AXES[name].parse if name in AXES else parse_scalar
         if ".." in text:
             low, _, high = text.partition("..")
             filters[name] = (parse(low) if low else None, parse(high) if high else None)
@@ -241,11 +295,6 @@ def parse_where(conditions: list[str] | None) -> dict[str, Any]:
         else:
             filters[name] = parse(text)
     return filters
-
-
-def _check_datasets(sweep: Any, check: Any) -> None:
-    for name in {trial.dataset for trial in sweep.trials()}:
-        check(name)
 
 
 def main() -> None:

@@ -78,7 +78,12 @@ def count_slots(runtime: Runtime) -> int:
             )
 
     bundle = _bundle(runtime)
-    return sum(min(int(node.get(key, 0.0) // amount) for key, amount in bundle.items()) for node in nodes)
+    slots = sum(
+        min(int(node.get(key, 0.0) / amount + 1e-9) for key, amount in bundle.items()) for node in nodes
+    )
+    if not slots:
+        raise UserError(f"No node has all that a trial asks for at once: {bundle}. Lower it, or add a node.")
+    return slots
 
 
 def run_session(session: Session, runtime: Runtime, *, slots: int) -> None:
@@ -122,8 +127,8 @@ class _Jobs(Searcher):  # type: ignore[misc] # Ray is not typed
             return None
         job = self._session.next_job(trial_id)
         if job is None:
-            # What runs may yet fail and be queued again, so the end is only when nothing runs.
-            return None if self._session.running else Searcher.FINISHED
+            # What runs may yet fail and be queued again, and a store that is away may come back.
+            return Searcher.FINISHED if self._session.finished else None
         return {"trial_id": job.trial_id, "attempts": self._session.running[trial_id][1]}
 
     def on_trial_complete(
@@ -165,7 +170,11 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
 
 def _error_of(trial: Any) -> BaseException:
     """Return what a Tune trial died of, from the driver's own copy: the one in Tune's storage comes later."""
-    if trial.pickled_error_file:
+    text = Path(trial.error_file).read_text(encoding="utf-8")
+    if not trial.pickled_error_file:
+        return RuntimeError(text)
+    try:
         with Path(trial.pickled_error_file).open("rb") as file:
             return cast(BaseException, ray.cloudpickle.load(file))
-    return RuntimeError(Path(trial.error_file).read_text(encoding="utf-8"))
+    except Exception:  # an exception's own unpickling may fail in any way; its text is what matters
+        return RuntimeError(text)

@@ -72,6 +72,9 @@ class Progress:
         """Say which arms failed, why, and what becomes of them."""
         for arm in arms:
             self._running.discard(arm.id)
+            if cause == "interrupted" and not again:
+                self.say(f"[yellow]‖[/] {escape(label(arm, self._varied))}: {escape(message)}")
+                continue
             then = "it is tried again" if again else "not tried again in this run"
             self.say(f"[red]✗[/] {escape(label(arm, self._varied))}: {cause}: {escape(message)} ({then})")
 

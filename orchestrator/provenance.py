@@ -4,7 +4,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from results.record import Provenance
+from results.claims import Provenance
 
 PACKAGES = ("xsa-sweeps", "torch", "ray", "numpy", "tiktoken", "datasets", "sqlalchemy", "pandas", "pydantic")
 

@@ -1,41 +1,60 @@
 """One `xsa run`: which jobs are left, who holds them, and what happened to each."""
 
+import os
 import socket
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import psutil
+from rich.markup import escape
 
 from orchestrator.plan import Job
 from orchestrator.progress import Progress
-from results.record import LEASE_S, Provenance, claim, end_attempt, ingest, record, renew
+from results.claims import LEASE_S, Provenance, claim, end_attempt, renew
+from results.location import StoreError
+from results.record import ingest, record
 from results.state import arm_states
-from results.store import Store, StoreError
-from schemas.report import Report, arm_folder
+from results.store import Store
+from schemas.report import DamagedJournal, Report, arm_folder
 
 RETRIES = {"node_lost": 5, "preempted": 5, "host_oom": 1, "cuda_oom": 1}
 """How often each cause is tried again within one run; a cause not named here is not."""
 
 
 def owner_name() -> str:
-    """Return this process's name in leases: host, process id and when the process began."""
-    process = psutil.Process()
-    return f"{socket.gethostname()}:{process.pid}:{process.create_time():.2f}"
+    """Return this process's name in leases: machine, process id, and when the process began."""
+    return f"{_machine()}:{os.getpid()}:{_began(os.getpid())}"
 
 
 def is_dead(owner: str) -> bool:
-    """Whether an owner is known to have ended: it ran on this host, and its process is gone."""
-    host, _, process = owner.partition(":")
-    pid, _, began = process.partition(":")
-    if host != socket.gethostname():
-        return False
+    """Whether an owner is known to have ended: it ran on this machine, and its process is gone."""
+    machine, pid, began = [*owner.split(":"), "", ""][:3]
+    return machine == _machine() and _began(int(pid)) != began
+
+
+@cache
+def _machine() -> str:
+    """This host since it was started, and the namespace in which a process id means something."""
+    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    if not boot.exists():
+        return socket.gethostname()
+    return f"{socket.gethostname()}/{boot.read_text().strip()}/{namespace.stat().st_ino}"
+
+
+def _began(pid: int) -> str | None:
+    """When a process began, or None if it is gone. In ticks since the boot, which no clock change moves."""
     try:
-        return f"{psutil.Process(int(pid)).create_time():.2f}" != began
-    except psutil.NoSuchProcess:
-        return True
+        if Path("/proc/self/stat").exists():
+            after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+            return after_name.split()[19]
+        return f"{psutil.Process(pid).create_time():.0f}"
+    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
+        return None
 
 
 class Session:
@@ -53,13 +72,15 @@ class Session:
         self.provenance = provenance
         self.progress = progress
         self.owner = owner_name()
-        self.stop_file = storage / "sessions" / f"{self.owner.replace(':', '-')}.stop"
+        self.stop_file = storage / "sessions" / f"{self.owner.translate({ord(':'): '-', ord('/'): '-'})}.stop"
         self.queue = deque(jobs)
         self.running: dict[str, tuple[Job, dict[str, int]]] = {}
         """Job and attempt numbers by arm, of each Tune trial under way, by Tune's trial id."""
         self._failures: Counter[tuple[str, str]] = Counter()
         self._renewed = time.monotonic()
         self._outage = False
+        self._unsettled: deque[tuple[Job, dict[str, int], BaseException | None]] = deque()
+        """Trials that ended while the store did not answer."""
 
     @property
     def stopping(self) -> bool:
@@ -70,86 +91,111 @@ class Session:
         """Ask every worker to checkpoint and end, and start nothing more."""
         self.stop_file.touch()
 
+    @property
+    def finished(self) -> bool:
+        """Whether nothing runs and nothing more will."""
+        return not self.running and (not self.queue or self.stopping)
+
     def next_job(self, tune_id: str) -> Job | None:
-        """Claim and return the next job for a Tune trial, or None if there is none left to take."""
+        """Claim and return the next job for a Tune trial, or None if there is none to take now."""
         while self.queue and not self.stopping:
-            job = self.queue[0]
-            owners = {
-                state.lease_owner for state in arm_states(self.store, [arm.id for arm in job.arms]).values()
-            }
-            dead = [owner for owner in owners if owner and is_dead(owner)]
-            attempts = {
-                arm.id: number
-                for arm in job.arms
-                if (number := claim(self.store, arm.id, self.owner, self.provenance, dead_owners=dead))
-            }
-            self.queue.popleft()
+            job, attempts = self.queue[0], {}
+            with self._outages():
+                attempts = self._claim(job)
+                self.queue.popleft()
+            if self._outage:
+                return None
             if attempts:
                 own = Job(job.trial_id, tuple(arm for arm in job.arms if arm.id in attempts))
                 self.running[tune_id] = (own, attempts)
                 return own
         return None
 
+    def _claim(self, job: Job) -> dict[str, int]:
+        """Return the attempt number of each arm of the job that could be had."""
+        owners = {
+            state.lease_owner for state in arm_states(self.store, [arm.id for arm in job.arms]).values()
+        }
+        dead = [owner for owner in owners if owner and is_dead(owner)]
+        numbers = {
+            arm.id: claim(self.store, arm.id, self.owner, self.provenance, dead_owners=dead)
+            for arm in job.arms
+        }
+        return {arm_id: number for arm_id, number in numbers.items() if number is not None}
+
     def on_report(self, report: Report) -> None:
         """Write a worker's report, and show it."""
-        with _Guard(self):
+        with self._outages():
             record(self.store, report, packages=self.provenance.packages)
         self.progress.on_report(report)
 
     def on_end(self, tune_id: str, error: BaseException | None) -> None:
-        """Settle a Tune trial that ended: what it left in its journals, and why it failed if it did."""
-        job, attempts = self.running.pop(tune_id)
-        with _Guard(self):
-            for arm in job.arms:
-                ingest(self.store, arm_folder(self.storage, arm.id))
-            states = arm_states(self.store, list(attempts))
-            open_arms = [arm for arm in job.arms if states[arm.id].status == "running"]
-            if not open_arms:
+        """Settle a Tune trial that ended, at once or when the store answers again."""
+        self._unsettled.append((*self.running.pop(tune_id), error))
+        self.settle()
+
+    def settle(self) -> None:
+        """Settle what ended: what it left in its journals, and why it failed if it did."""
+        while self._unsettled:
+            with self._outages():
+                self._settle(*self._unsettled[0])
+                self._unsettled.popleft()
+            if self._outage:
                 return
-            cause, message, details = explain(error)
-            for arm in open_arms:
-                end_attempt(
-                    self.store, arm.id, attempts[arm.id], cause=cause, error=message, traceback=details
-                )
-            self._failures[job.trial_id, cause] += 1
-            again = self._failures[job.trial_id, cause] <= RETRIES.get(cause, 0) and not self.stopping
-            if again:
-                self.queue.append(Job(job.trial_id, tuple(open_arms)))
-            self.progress.on_failure(open_arms, cause, message, again)
+
+    def _settle(self, job: Job, attempts: dict[str, int], error: BaseException | None) -> None:
+        for arm in job.arms:
+            try:
+                ingest(self.store, arm_folder(self.storage, arm.id))
+            except DamagedJournal as damage:
+                error = error or damage
+        states = arm_states(self.store, list(attempts))
+        left = [
+            arm
+            for arm in job.arms
+            if states[arm.id].status == "running" and states[arm.id].attempt == attempts[arm.id]
+        ]
+        if not left:
+            return
+        cause, message, details = explain(error)
+        # Arms are trained one after the other: what failed is the first that has not ended.
+        failed, waiting = left[0], left[1:]
+        end_attempt(self.store, failed.id, attempts[failed.id], cause=cause, error=message, traceback=details)
+        for arm in waiting:
+            end_attempt(self.store, arm.id, attempts[arm.id], cause="cancelled", error="not begun")
+        self._failures[job.trial_id, cause] += 1
+        again = self._failures[job.trial_id, cause] <= RETRIES.get(cause, 0) and not self.stopping
+        wanted = left if again else waiting
+        if wanted:
+            self.queue.append(Job(job.trial_id, tuple(wanted)))
+        self.progress.on_failure([failed], cause, message, again)
 
     def beat(self) -> None:
         """Keep the leases of this run alive; called often, writes rarely."""
         if time.monotonic() - self._renewed > LEASE_S / 4:
             self._renewed = time.monotonic()
-            with _Guard(self):
+            with self._outages():
                 renew(self.store, self.owner)
+            self.settle()
 
     def abandon(self, error: BaseException | None) -> None:
         """Settle every trial that was under way when Tune itself ended."""
         for tune_id in list(self.running):
             self.on_end(tune_id, error)
 
-    def on_outage(self, error: StoreError) -> None:
-        """Say once that the store does not answer."""
-        if not self._outage:
-            self.progress.say(f"[yellow]{error} Training goes on; its journals are read when it ends.[/]")
-        self._outage = True
-
-
-class _Guard:
-    """Lets a `StoreError` in its body pass as an outage, because training must outlive the store."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, StoreError):
-            self.session.on_outage(error)
-            return True
-        return False
+    @contextmanager
+    def _outages(self) -> Iterator[None]:
+        """Let a `StoreError` pass, said once an outage: training must outlive the store."""
+        try:
+            yield
+        except StoreError as error:
+            if not self._outage:
+                self.progress.say(
+                    f"[yellow]{escape(str(error))}[/] Training goes on, and its journals are read later."
+                )
+            self._outage = True
+        else:
+            self._outage = False
 
 
 def explain(error: BaseException | None) -> tuple[str, str, str | None]:
@@ -163,6 +209,10 @@ def explain(error: BaseException | None) -> tuple[str, str, str | None]:
     )
     if "OutOfMemoryError" in names and any("CUDA" in str(link) for link in _chain(error)):
         return "cuda_oom", message, details
+    if "StoreError" in names:
+        return "store_error", message, details
+    if names & {"FolderBusy", "StaleAttempt"}:
+        return "interrupted", message, details
     if names & {"OutOfMemoryError", "MemoryError"}:
         return "host_oom", message, details
     if names & {

@@ -56,7 +56,7 @@ def print_plan(plan: Plan, speed: float | None) -> None:
     table.add_row(
         "arms",
         f"{len(plan.arms):,}"
-        + (f" ({shared:,} uses of an arm that another trial has too)" if shared else ""),
+        + (f" ({shared:,} fewer than its pairs have, because they are shared)" if shared else ""),
     )
     table.add_row("", ", ".join(f"{counts[status]:,} {status}" for status in _ORDER if counts[status]))
     spent = cost(plan)
@@ -150,7 +150,12 @@ def print_results(database: "Database", sweep: str, filters: Mapping[str, Any], 
         console.print(drawn.text(), markup=False, soft_wrap=True)
         return
     pairs = database.pairs(sweep, **filters)
-    print(pairs.to_csv(index=False) if format == "csv" else pairs.to_json(orient="records", indent=2), end="")
+    print(
+        pairs.to_csv(index=False)
+        if format == "csv"
+        else pairs.to_json(orient="records", indent=2, double_precision=15),
+        end="",
+    )
 
 
 def write_figures(

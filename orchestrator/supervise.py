@@ -19,8 +19,8 @@ from results.record import ingest, save_sweep
 from results.state import arm_states
 from results.store import Store
 from schemas.errors import UserError
-from schemas.report import arm_folder
-from schemas.sweep import Sweep
+from schemas.report import DamagedJournal, arm_folder
+from schemas.sweep import Runtime, Sweep
 
 TUNE_RESTARTS = 5
 """How often a run goes on after Tune itself has ended: a host out of memory does end it."""
@@ -46,43 +46,57 @@ def current_plan(store: Store, sweep: Sweep) -> Plan:
 
 def run(store: Store, sweep: Sweep, storage: Path, console: Console) -> Outcome:
     """Train what the sweep still needs. Safe to repeat, to interrupt and to run twice at once."""
-    _prepare_storage(storage)
+    prepare_storage(storage)
     plan = Plan.make(sweep, {})
     save_sweep(store, sweep, plan.trials, storage)
     plan = current_plan(store, sweep)
     # What a run that was killed wrote to its journals and could not report.
     for arm in plan.unfinished():
-        ingest(store, arm_folder(storage, arm.id))
+        try:
+            ingest(store, arm_folder(storage, arm.id))
+        except DamagedJournal as error:
+            console.print(f"[yellow]{escape(str(error))}[/]", soft_wrap=True)
     plan = current_plan(store, sweep)
     jobs = plan.jobs()
     if not jobs:
         return Outcome(plan, foreign=0, signal=None)
 
-    from orchestrator.launch import count_slots, local_ray, run_session
+    from orchestrator.launch import count_slots, local_ray
 
-    with Progress(plan, console) as progress, local_ray():
-        slots = count_slots(sweep.runtime)
+    with Progress(plan, console) as progress:
         session = Session(store, storage, jobs, provenance(), progress)
-        with _signals(session, console) as caught:
-            for _ in range(TUNE_RESTARTS + 1):
-                try:
-                    run_session(session, sweep.runtime, slots=slots)
-                except Exception as error:
-                    session.abandon(error)
-                    cause, message, _ = explain(error)
-                    progress.say(f"[red]Ray Tune ended: {cause}: {escape(message)}[/]")
-                    if cause == "user_error":
-                        raise
-                else:
-                    session.abandon(None)
-                if not session.queue or session.stopping:
-                    break
-        session.stop_file.unlink(missing_ok=True)
+        try:
+            with _signals(session, console) as caught, local_ray():
+                slots = count_slots(sweep.runtime)
+                for _ in range(TUNE_RESTARTS + 1):
+                    session.abandon(_session_error(session, sweep.runtime, slots=slots, progress=progress))
+                    if session.finished:
+                        break
+                session.settle()
+        finally:
+            session.stop_file.unlink(missing_ok=True)
     after = current_plan(store, sweep)
     return Outcome(after, foreign=after.counts()["running"], signal=caught[0] if caught else None)
 
 
-def _prepare_storage(storage: Path) -> None:
+def _session_error(session: Session, runtime: Runtime, *, slots: int, progress: Progress) -> Exception | None:
+    """Give Tune the jobs, and return what ended Tune itself where it did not end by itself."""
+    from orchestrator.launch import run_session
+
+    try:
+        run_session(session, runtime, slots=slots)
+    except Exception as ended:
+        cause, message, _ = explain(ended)
+        progress.say(f"[red]Ray Tune ended: {cause}: {escape(message)}[/]")
+        if cause == "user_error":
+            session.abandon(ended)
+            raise
+        return ended
+    return None
+
+
+def prepare_storage(storage: Path) -> None:
+    """Make the storage's folders. Raises `UserError` where nothing can be written."""
     try:
         for name in ("arms", "sessions"):
             (storage / name).mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ __all__ = ["open"]
 def open(db: str | Path | None = None) -> "Database":
     """Open the store at a path or URL for reading; `None` is $XSA_DB, else `results.db` here.
 
-    Raises `results.store.StoreError`, a `ValueError`, saying why a store cannot be opened.
+    Raises `results.location.StoreError`, a `ValueError`, saying why a store cannot be opened.
     """
     from results.query import Database  # pandas and SQLAlchemy take a second to load
 

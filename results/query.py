@@ -8,6 +8,7 @@ import pandas as pd
 import sqlalchemy as sa
 
 from results.store import Store
+from schemas.errors import UserError
 from schemas.names import unknown_name
 from schemas.trial import AXES
 
@@ -126,7 +127,11 @@ def _condition(columns: Any, name: str, wanted: Any, known: list[str]) -> sa.Col
         raise unknown_name("filter", name, known)
     column = columns[name]
     check = AXES[name].check if name in AXES else lambda value: value
+    if hasattr(wanted, "tolist"):  # NumPy's scalars and arrays
+        wanted = wanted.tolist()
     if isinstance(wanted, tuple):
+        if len(wanted) != 2:
+            raise UserError(f"{name}={wanted}: a range has two ends; write a list for several values.")
         low, high = wanted
         parts = [] if low is None else [column >= check(low)]
         parts += [] if high is None else [column <= check(high)]

@@ -4,31 +4,30 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 
 from results import schema
 from results.schema import FINISHED
 from results.store import Store, as_kind
-from schemas.report import ArmRecord, EvalRow, LayerRow, Report, StepRow, read_record, read_rows
+from schemas.names import unknown_name
+from schemas.report import (
+    ArmRecord,
+    DamagedJournal,
+    EvalRow,
+    LayerRow,
+    Report,
+    StepRow,
+    read_finished,
+    read_record,
+    read_rows,
+)
 from schemas.sweep import Sweep
-from schemas.trial import Arm, Trial
-
-LEASE_S = 90
-"""A running arm whose lease was not renewed for this long may be taken over."""
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Which code trains, as the driver sees it."""
-
-    git_sha: str | None
-    dirty: bool | None
-    packages: dict[str, str]
+from schemas.trial import AXES, Arm, Trial
 
 
 def now_us() -> int:
@@ -118,81 +117,47 @@ def _ids(connection: sa.Connection, table: sa.Table, fingerprints: list[str]) ->
     return found
 
 
-def claim(
-    store: Store, arm_id: str, owner: str, provenance: Provenance, *, dead_owners: Sequence[str] = ()
-) -> int | None:
-    """Take an arm for `owner` and return the number of the new attempt, or None if it is taken or finished."""
-    arm, attempt, now = schema.arm, schema.attempt, now_us()
-    free = sa.or_(
-        arm.c.lease_owner.is_(None), arm.c.lease_until_us < now, arm.c.lease_owner.in_([owner, *dead_owners])
-    )
-    with store.write() as connection:
-        taken = connection.execute(
-            arm.update()
-            .where(arm.c.fingerprint == arm_id, arm.c.status.not_in(FINISHED), free)
-            .values(
-                status="running",
-                reason=None,
-                attempt=arm.c.attempt + 1,
-                lease_owner=owner,
-                lease_until_us=now + LEASE_S * 1_000_000,
-            )
-        )
-        if taken.rowcount != 1:
-            return None
-        row = connection.execute(sa.select(arm.c.id, arm.c.attempt).where(arm.c.fingerprint == arm_id)).one()
-        connection.execute(
-            attempt.update()
-            .where(attempt.c.arm_id == row.id, attempt.c.ended_at_us.is_(None))
-            .values(
-                status="interrupted",
-                cause="interrupted",
-                error="its run ended without a word",
-                ended_at_us=now,
-            )
-        )
-        values = {
-            "arm_id": row.id,
-            "no": row.attempt,
-            "status": "running",
-            "owner": owner,
-            "git_sha": provenance.git_sha,
-            "dirty": provenance.dirty,
-            "started_at_us": now,
-        }
-        connection.execute(attempt.insert().values(**values))
-        return int(row.attempt)
-
-
-def renew(store: Store, owner: str) -> None:
-    """Extend the lease of every arm that `owner` holds."""
-    with store.write() as connection:
-        connection.execute(
-            schema.arm.update()
-            .where(schema.arm.c.lease_owner == owner)
-            .values(lease_until_us=now_us() + LEASE_S * 1_000_000)
-        )
-
-
 def record(store: Store, report: Report, *, packages: dict[str, str] | None = None) -> bool:
     """Write a worker's report. Returns False, and writes nothing, if a newer attempt has the arm."""
     told = report.record
     with store.write() as connection:
         arm = schema.arm
+        _insert_new(connection, arm, [_arm_row(_arm_of(told))])
         row = connection.execute(
-            sa.select(arm.c.id, arm.c.attempt, arm.c.status).where(arm.c.fingerprint == told.arm_id)
-        ).one_or_none()
-        if row is None:
-            connection.execute(arm.insert().values(**_arm_row(Arm(**told.arm))))
-            return _record(connection, report, _ids(connection, arm, [told.arm_id])[told.arm_id], packages)
-        if told.attempt < row.attempt:
+            sa.select(arm.c.id, arm.c.attempt, arm.c.status)
+            .where(arm.c.fingerprint == told.arm_id)
+            .with_for_update()  # a claim between this and the update would be undone
+        ).one()
+        if told.attempt < row.attempt or (row.status in FINISHED and told.status not in FINISHED):
             return False
-        if row.status in FINISHED and told.status not in FINISHED:
-            return False
-        return _record(connection, report, row.id, packages)
+        status = told.status
+        if status not in FINISHED and not (row.status == "running" and row.attempt == told.attempt):
+            # No claim of this store stands behind it: it is read from a journal whose worker has ended.
+            status = "interrupted" if told.attempt > row.attempt else row.status
+        _record_rows(connection, report, row.id)
+        _record_state(connection, told, row.id, status)
+        _record_attempt(connection, told, row.id, status, packages)
+        return True
 
 
-def _record(connection: sa.Connection, report: Report, arm_id: int, packages: dict[str, str] | None) -> bool:
+def _arm_of(told: ArmRecord) -> Arm:
+    """Return the arm that a record tells of, where this program would train it to the same numbers."""
+    before = {name: axis.history["before"] for name, axis in AXES.items() if "before" in axis.history}
+    try:
+        arm = Arm(**before | told.arm)
+    except ValidationError as error:
+        raise DamagedJournal(
+            f"Arm {told.arm_id[:12]} has settings that are none: {error.errors()[0]['msg']}."
+        ) from None
+    if arm.id != told.arm_id:
+        raise DamagedJournal(
+            f"Arm {told.arm_id[:12]} was trained by a version of xsa to which its settings meant something else "
+            f"(here they are arm {arm.id[:12]}); its results cannot be mixed with new ones."
+        )
+    return arm
+
+
+def _record_rows(connection: sa.Connection, report: Report, arm_id: int) -> None:
     told = report.record
     key = {"arm_id": arm_id, "attempt": told.attempt}
     # An attempt goes on from its last checkpoint: what earlier ones did beyond that never happened.
@@ -211,12 +176,17 @@ def _record(connection: sa.Connection, report: Report, arm_id: int, packages: di
             evals.append(key | _with_kinds(row, "loss"))
         else:
             values = _with_kinds(row, "value")
+            if values["metric"] not in metric_ids:
+                raise DamagedJournal(str(unknown_name("metric", values["metric"], metric_ids)))
             layers.append(key | {"metric_id": metric_ids[values.pop("metric")]} | values)
     _upsert(connection, schema.arm_step, steps)
     _upsert(connection, schema.arm_eval, evals)
     _upsert(connection, schema.layer_metric, layers)
-    values = {
-        "status": told.status,
+
+
+def _record_state(connection: sa.Connection, told: ArmRecord, arm_id: int, status: str) -> None:
+    values: dict[str, Any] = {
+        "status": status,
         "attempt": told.attempt,
         "step": told.step,
         "n_params": told.n_params,
@@ -225,13 +195,12 @@ def _record(connection: sa.Connection, report: Report, arm_id: int, packages: di
         "data_sha256": told.data_sha256,
         "wall_s": told.wall_s,
     }
-    if told.status != "running":
+    if status != "running":
         values |= {"lease_owner": None, "lease_until_us": None}
-    if told.status in FINISHED:
-        values |= {"finished_at_us": now_us(), "reason": None}
+    if status in FINISHED:
+        finished = sa.func.coalesce(schema.arm.c.finished_at_us, now_us())
+        values |= {"finished_at_us": finished, "reason": None}
     connection.execute(schema.arm.update().where(schema.arm.c.id == arm_id).values(**values))
-    _record_attempt(connection, told, arm_id, packages or {})
-    return True
 
 
 def _with_kinds(row: StepRow | EvalRow | LayerRow, *floats: str) -> dict[str, Any]:
@@ -242,67 +211,44 @@ def _with_kinds(row: StepRow | EvalRow | LayerRow, *floats: str) -> dict[str, An
 
 
 def _record_attempt(
-    connection: sa.Connection, told: ArmRecord, arm_id: int, packages: dict[str, str]
+    connection: sa.Connection, told: ArmRecord, arm_id: int, status: str, packages: dict[str, str] | None
 ) -> None:
     attempt, seen = schema.attempt, told.environment
     fixed = {key: value for key, value in seen.items() if key not in ("pid", "peak_rss_bytes")}
-    document = json.dumps(fixed | {"packages": packages}, sort_keys=True)
+    document = json.dumps(fixed | {"packages": packages or {}}, sort_keys=True)
     fingerprint = hashlib.sha256(document.encode()).hexdigest()
     _insert_new(connection, schema.environment, [{"fingerprint": fingerprint, "document": document}])
     values = {
-        "status": told.status,
+        "status": status,
         "hostname": seen.get("hostname"),
         "device": seen.get("device"),
         "threads": seen.get("threads"),
         "peak_rss_bytes": seen.get("peak_rss_bytes"),
-        "environment_id": _ids(connection, schema.environment, [fingerprint])[fingerprint],
     }
-    if told.status != "running":
-        values |= {
-            "ended_at_us": now_us(),
-            "cause": "interrupted" if told.status == "interrupted" else None,
-            "error": None,
-        }
+    known = (
+        attempt.c.environment_id if packages is None else None
+    )  # a journal does not know the driver's packages
+    new = _ids(connection, schema.environment, [fingerprint])[fingerprint]
+    if status != "running":
+        cause = "interrupted" if status == "interrupted" else None
+        values |= {"ended_at_us": now_us(), "cause": cause, "error": None}
     this = sa.and_(attempt.c.arm_id == arm_id, attempt.c.no == told.attempt)
-    updated = connection.execute(
-        attempt.update().where(this, attempt.c.ended_at_us.is_(None)).values(**values)
+    connection.execute(
+        attempt.update()
+        .where(this, attempt.c.ended_at_us.is_(None))
+        .values(environment_id=sa.func.coalesce(known, new), **values)
     )
-    if updated.rowcount == 0:
-        row = {"arm_id": arm_id, "no": told.attempt, "owner": "ingested", "started_at_us": now_us()} | values
-        _insert_new(connection, attempt, [row])
-
-
-def end_attempt(
-    store: Store, arm_id: str, number: int, *, cause: str, error: str, traceback: str | None = None
-) -> None:
-    """Close an attempt that did not finish: `interrupted` arms are wanted again, `failed` ones need a retry."""
-    status = "interrupted" if cause in ("interrupted", "cancelled", "node_lost", "preempted") else "failed"
-    with store.write() as connection:
-        arm, attempt = schema.arm, schema.attempt
-        connection.execute(
-            arm.update()
-            .where(arm.c.fingerprint == arm_id, arm.c.attempt == number, arm.c.status.not_in(FINISHED))
-            .values(status=status, reason=error, lease_owner=None, lease_until_us=None)
-        )
-        key = sa.select(arm.c.id).where(arm.c.fingerprint == arm_id).scalar_subquery()
-        connection.execute(
-            attempt.update()
-            .where(attempt.c.arm_id == key, attempt.c.no == number, attempt.c.ended_at_us.is_(None))
-            .values(status=status, cause=cause, error=error, traceback=traceback, ended_at_us=now_us())
-        )
+    row = {"arm_id": arm_id, "no": told.attempt, "owner": "ingested", "started_at_us": now_us()}
+    _insert_new(connection, attempt, [row | values | {"environment_id": new}])
 
 
 def ingest(store: Store, folder: Path) -> bool:
-    """Bring the store up to the journal of the arm in `folder`; False if there is none or it is fenced."""
+    """Bring the store up to the journal of the arm in `folder`; False if there is none or it is fenced.
+
+    Raises `DamagedJournal` if the folder cannot be read.
+    """
     told = read_record(folder)
     if told is None:
         return False
-    return record(store, Report(told, read_rows(folder)))
-
-
-def log_event(store: Store, kind: str, message: str, *, level: str = "info") -> None:
-    """Write down something that happened, for those who ask later."""
-    with store.write() as connection:
-        connection.execute(
-            schema.event.insert().values(time_us=now_us(), level=level, kind=kind, message=message)
-        )
+    rows = read_finished(folder, told) if told.status in FINISHED else read_rows(folder)
+    return record(store, Report(told, rows))

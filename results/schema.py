@@ -14,8 +14,6 @@ from schemas.trial import AXES
 
 SCHEMA_VERSION = 1
 """Version of the tables' structure; axis columns are not part of it."""
-APPLICATION_ID = 0x78736131
-"""SQLite's `application_id` of a store ("xsa1"), so that another program's file is recognised."""
 ARM_STATUS = ("pending", "running", "done", "diverged", "failed", "interrupted")
 FINISHED = ("done", "diverged")
 """Statuses that are results: such an arm is never trained again."""
@@ -181,15 +179,4 @@ layer_metric = sa.Table(
     sa.Column("value", Double),
     sa.Column("value_kind", Integer, nullable=False),
     sqlite_with_rowid=False,
-)
-event = sa.Table(
-    "event",
-    metadata,
-    _id(),
-    sa.Column("time_us", BigInteger, nullable=False),
-    sa.Column("level", String, nullable=False),
-    sa.Column("kind", String, nullable=False),
-    sa.Column("sweep_id", ForeignKey("sweep.id")),
-    sa.Column("arm_id", ForeignKey("arm.id")),
-    sa.Column("message", Text, nullable=False),
 )

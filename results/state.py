@@ -41,7 +41,7 @@ def arm_states(store: Store, arm_ids: Sequence[str]) -> dict[str, ArmState]:
 
 
 def measured_speed(store: Store) -> float | None:
-    """Return the mean FLOP-free speed of finished arms in tokens per second of training, or None."""
+    """Return how many tokens a second finished arms were trained on, one worker each, or None."""
     with store.read() as connection:
         total = sa.func.sum(arm.c.step * arm.c.tokens_per_step) / sa.func.sum(arm.c.wall_s)
         value = connection.scalar(sa.select(total).where(arm.c.status == "done", arm.c.wall_s > 0))

@@ -1,5 +1,6 @@
 """Opening the store: who may write, what is refused, and how a transaction is made."""
 
+import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -7,38 +8,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 import sqlalchemy as sa
-from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateColumn
 
 from results import schema
-from results.views import VIEWS, VIEWS_SHA256
-from schemas.errors import UserError
+from results.location import StoreError, address_of, check_file, shown, url_of, without_password
+from results.views import INFINITY, VIEWS
 from schemas.report import METRICS
 from schemas.trial import AXES
 
-DEFAULT_DB = "results.db"
 BUSY_TIMEOUT_S = 10
-NETWORK_FILE_SYSTEMS = (
-    "nfs",
-    "cifs",
-    "smb",
-    "lustre",
-    "gpfs",
-    "beegfs",
-    "glusterfs",
-    "ceph",
-    "fuse.sshfs",
-    "9p",
-    "afs",
-)
-
-
-class StoreError(UserError):
-    """The store cannot be opened, read or written; the message says why and what helps."""
+DEFINITIONS_SHA256 = hashlib.sha256(repr([*VIEWS.items(), *METRICS.items()]).encode()).hexdigest()
+"""What a store's views and metrics were made from."""
 
 
 class Store:
@@ -61,21 +44,25 @@ class Store:
         `mode="write"` creates a missing store and brings an older one up to date. `mode="read"`
         never writes. Raises `StoreError`.
         """
-        text = _address(db)
+        text = address_of(db)
         path = None
         try:
-            url = make_url(text)
+            url = url_of(text)
             if url.get_backend_name() == "sqlite":
                 path = Path(url.database or "").absolute()
-                _check_file(path, mode)
+                check_file(path, mode)
                 engine = _sqlite_engine(path, mode)
-                name = _relative(path)
+                name = shown(path)
             else:
                 engine = sa.create_engine(url, poolclass=NullPool)
                 name = url.render_as_string(hide_password=True)
+        except OSError as error:
+            raise StoreError(
+                f"{text} cannot be opened: {error.strerror}. Choose another store with --db."
+            ) from None
         except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
             raise StoreError(
-                f"{_without_password(text)} is not a database URL that can be opened: {error}. "
+                f"{without_password(text)} is not a database URL that can be opened: {error}. "
                 "Give a path, or a URL such as postgresql+psycopg://user@host/name."
             ) from None
         store = cls(engine, name, path, mode)
@@ -149,15 +136,15 @@ class Store:
                 f"{self.name} was written by a newer version of xsa (store version {version}; this one knows "
                 f"up to {schema.SCHEMA_VERSION}). Update xsa, or choose another store with --db."
             )
-        if missing or views != VIEWS_SHA256:
+        if missing or views != DEFINITIONS_SHA256:
             if self.mode == "read":
                 raise StoreError(
                     f"{self.name} is older than this version of xsa; the next `xsa run` brings it up to date."
                 )
             with self.write() as connection:
-                for name in missing:
+                for name in self._missing_axes(connection):  # again: another process may have been first
                     self._add_axis(connection, name)
-                self._replace_views(connection)
+                self._define(connection)
 
     def _missing_axes(self, connection: sa.Connection) -> list[str]:
         columns = {column["name"] for column in sa.inspect(connection).get_columns("arm")}
@@ -194,40 +181,22 @@ class Store:
                 return  # another process made it while this one waited for the lock
             schema.metadata.create_all(connection)
             connection.execute(schema.schema_meta.insert().values(version=schema.SCHEMA_VERSION, views=""))
-            self._replace_views(connection)
-            if self.engine.dialect.name == "sqlite":
-                connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+            self._define(connection)
 
-    def _replace_views(self, connection: sa.Connection) -> None:
+    def _define(self, connection: sa.Connection) -> None:
+        """Make the views and the list of metrics those of this program."""
+        infinity = (
+            "CAST('Infinity' AS DOUBLE PRECISION)" if self.engine.dialect.name == "postgresql" else "9e999"
+        )
         for name in reversed(VIEWS):
             connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
         for name, definition in VIEWS.items():
-            connection.exec_driver_sql(f"CREATE VIEW {name} AS {definition}")
-        connection.execute(schema.schema_meta.update().values(views=VIEWS_SHA256))
+            connection.exec_driver_sql(f"CREATE VIEW {name} AS {definition.replace(INFINITY, infinity)}")
+        connection.execute(schema.schema_meta.update().values(views=DEFINITIONS_SHA256))
         known = set(connection.scalars(sa.select(schema.metric.c.name)))
         rows = [{"name": name, **metric._asdict()} for name, metric in METRICS.items() if name not in known]
         if rows:
             connection.execute(schema.metric.insert(), rows)
-
-
-def store_exists(db: str | Path | None) -> bool:
-    """Whether there is anything to open: a file at the path; a server's URL is taken at its word."""
-    url = make_url(_address(db))
-    return url.get_backend_name() != "sqlite" or Path(url.database or "").exists()
-
-
-def _address(db: str | Path | None) -> str:
-    text = str(db or os.environ.get("XSA_DB") or DEFAULT_DB)
-    return text if "://" in text else f"sqlite:///{Path(text).absolute()}"
-
-
-def _relative(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def _without_password(text: str) -> str:
-    head, at, tail = text.rpartition("@")
-    return f"{head.partition('://')[0]}://...@{tail}" if at else text
 
 
 def _sqlite_engine(path: Path, mode: str) -> sa.Engine:
@@ -248,43 +217,6 @@ def _sqlite_engine(path: Path, mode: str) -> sa.Engine:
     return sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
 
 
-def _check_file(path: Path, mode: str) -> None:
-    name = _relative(path)
-    if path.is_dir():
-        raise StoreError(f"{name} is a directory; --db needs the path of a file.")
-    if not path.exists():
-        if mode == "read":
-            raise StoreError(
-                f"There is no store at {name}. Run a sweep first (xsa run sweeps/quickstart.yaml), or name it: --db."
-            )
-        if not path.parent.is_dir():
-            raise StoreError(f"{name} cannot be made: the directory {path.parent} does not exist.")
-        if not os.access(path.parent, os.W_OK):
-            raise StoreError(
-                f"{name} cannot be made: there is no write access to {path.parent}. Choose another place with --db."
-            )
-    else:
-        with path.open("rb") as file:
-            head = file.read(16)
-        if head and head != b"SQLite format 3\0":
-            raise StoreError(
-                f"{name} is not a database. Choose another file with --db; this one was left as it is."
-            )
-        if mode == "write" and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
-            raise StoreError(f"{name} cannot be written: there is no write access to it or to {path.parent}.")
-    if mode == "write" and (kind := _network_file_system(path)):
-        raise StoreError(
-            f"{name} lies on a network file system ({kind}), where SQLite loses data. "
-            "Choose a local path, or a PostgreSQL URL, with --db."
-        )
-
-
-def _network_file_system(path: Path) -> str | None:
-    mounts = [m for m in psutil.disk_partitions(all=True) if path.is_relative_to(m.mountpoint)]
-    kind = max(mounts, key=lambda m: len(m.mountpoint)).fstype.lower() if mounts else ""
-    return kind if kind.startswith(NETWORK_FILE_SYSTEMS) else None
-
-
 def _explain(error: DBAPIError) -> str:
     text = str(error.orig or error).strip().splitlines()[0]
     if "locked" in text:
@@ -293,6 +225,8 @@ def _explain(error: DBAPIError) -> str:
         return f"the database is damaged ({text}). Move it away; `xsa ingest` rebuilds it from the arms' folders."
     if "readonly" in text:
         return "the database cannot be written: there is no write access to it or its directory."
+    if "unable to open" in text:
+        return "the database cannot be opened: with a -wal file beside it, that needs write access to its directory."
     if "full" in text:
         return "the disk is full. Nothing was lost: free some space and run the sweep again."
     return text

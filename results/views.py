@@ -1,12 +1,13 @@
-"""The views that queries, tables and figures read, as portable SQL.
+"""The views that queries, tables and figures read, in SQL that is portable but for `INFINITY`.
 
-An infinity is returned as one (`9e999`); a NaN and a missing value both as NULL, told apart by the
+An infinity is returned as one; a NaN and a missing value both as NULL, told apart by the
 arm's status.
 """
 
-import hashlib
-
 from schemas.trial import AXES
+
+INFINITY = "9e999"
+"""SQLite's literal. The store puts in its database's own when it makes the views."""
 
 
 def _axes(owner: str) -> str:
@@ -15,7 +16,7 @@ def _axes(owner: str) -> str:
 
 def _finite(column: str, kind: str | None = None) -> str:
     kind = kind or f"{column}_kind"
-    return f"CASE {kind} WHEN 2 THEN 9e999 WHEN 3 THEN -9e999 ELSE {column} END"
+    return f"CASE {kind} WHEN 2 THEN {INFINITY} WHEN 3 THEN -{INFINITY} ELSE {column} END"
 
 
 _PAIR_STATUS = """CASE
@@ -82,5 +83,3 @@ FROM sweep w JOIN v_sweep_arms v ON v.sweep_id = w.id JOIN arm a ON a.id = v.arm
 GROUP BY w.name, a.status""",
 }
 """Definition of each view by name, in the order of creation."""
-
-VIEWS_SHA256 = hashlib.sha256("\0".join(VIEWS.values()).encode()).hexdigest()

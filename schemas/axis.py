@@ -17,11 +17,17 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _storable(value: int) -> int:
+    if value.bit_length() > 63:
+        raise ValueError("is more than a database can hold (63 bits)")
+    return value
+
+
 def _positive_zero(value: float) -> float:
     return value + 0.0  # -0.0 and 0.0 are one setting and must be one identity
 
 
-Int = Annotated[int, BeforeValidator(_whole)]
+Int = Annotated[int, BeforeValidator(_whole), AfterValidator(_storable)]
 Float = Annotated[float, AfterValidator(_positive_zero)]
 
 
@@ -131,6 +137,8 @@ class Axis:
                 return wording.format(value=value, bound=self.limits[key], label=self.label)
         if self.choices:
             return f"{value!r} is no {self.label}. Known: {', '.join(self.choices)}."
+        if first["type"] == "value_error":
+            return f"{value!r} {first['ctx']['error']}."
         if first["type"] == "finite_number":
             return f"{value!r} is not a finite number, which {self.label} must be."
         wanted = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}

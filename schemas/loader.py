@@ -74,8 +74,9 @@ def load_document(path: Path) -> Document:
         raise UserError(f"{path} is not a text file in UTF-8, so it cannot be YAML.") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-    loader = _Loader(text)
+    loader = None
     try:
+        loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
             raise UserError(f"{path} is empty; a sweep needs at least a `base` or a `grid`.")
@@ -84,23 +85,34 @@ def load_document(path: Path) -> Document:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
+        problem = (getattr(error, "problem", None) or str(error)).splitlines()[0]
         raise UserError(f"{path}{line}: this is not YAML: {problem}.") from None
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     if not isinstance(document.value, dict):
         raise UserError(f"{path}:1: a mapping of keys is needed here, not {type(document.value).__name__}.")
     return document
 
 
 def _build(loader: _Loader, node: yaml.Node, where: Where, document: Document) -> Any:
+    line = node.start_mark.line + 1
+    if len(where) > 20:  # nothing here is so deep: an alias contains itself
+        raise UserError(f"{document.path}:{line}: the values are nested without an end.")
     document.lines.setdefault(where, node.start_mark.line + 1)
     if isinstance(node, yaml.SequenceNode):
         return [_build(loader, item, (*where, i), document) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
-        return loader.construct_object(node)
+        try:
+            return loader.construct_object(node)
+        except (ValueError, KeyError):
+            raise UserError(
+                f"{document.path}:{line}: '{node.value}' is no {node.tag.rpartition(':')[2]}."
+            ) from None
     seen: dict[Any, int] = {}
     for key_node, _ in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise UserError(f"{document.path}:{key_node.start_mark.line + 1}: a key must be a name.")
         key, line = key_node.value, key_node.start_mark.line + 1
         if key in seen:
             raise UserError(

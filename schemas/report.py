@@ -10,7 +10,9 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
+
+from schemas.errors import UserError
 
 Status = Literal["running", "done", "diverged", "interrupted"]
 """How an arm stands. `diverged` is a result: the loss was no longer a finite number."""
@@ -179,6 +181,10 @@ def row_from_json(document: dict[str, Any]) -> Row:
     return kind(**values)
 
 
+class DamagedJournal(UserError):
+    """An arm's `arm.json` or journal is not what a worker writes."""
+
+
 def arm_folder(storage: Path, arm_id: str) -> Path:
     """Return the folder of an arm: twelve digits of its identity are distinct and short enough."""
     return storage / "arms" / arm_id[:12]
@@ -195,9 +201,17 @@ def write_record(folder: Path, record: ArmRecord) -> None:
 
 
 def read_record(folder: Path) -> ArmRecord | None:
-    """Return the record of the arm in `folder`, or None where nothing was begun."""
+    """Return the record of the arm in `folder`, or None where nothing was begun. Raises `DamagedJournal`."""
     path = folder / "arm.json"
-    return ArmRecord(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        record = ArmRecord(**json.loads(path.read_text(encoding="utf-8")))
+        if record.status not in get_args(Status):
+            raise ValueError(f"status '{record.status}' is none of {', '.join(get_args(Status))}")
+        return record
+    except (ValueError, TypeError, OSError) as error:
+        raise _damaged(path, error) from error
 
 
 def parse_rows(lines: Iterable[str]) -> list[Row]:
@@ -205,10 +219,28 @@ def parse_rows(lines: Iterable[str]) -> list[Row]:
     return [row_from_json(json.loads(line)) for line in lines if line.endswith("\n")]
 
 
+def read_finished(folder: Path, record: ArmRecord) -> list[Row]:
+    """Return all rows of an arm that has ended. Raises `DamagedJournal` if its last ones are not there."""
+    rows = read_rows(folder)
+    wanted = EvalRow if record.status == "done" else StepRow
+    if not any(isinstance(row, wanted) and row.step == record.step for row in rows):
+        raise _damaged(folder / "metrics.jsonl", ValueError(f"it has no last row, of step {record.step}"))
+    return rows
+
+
 def read_rows(folder: Path) -> list[Row]:
-    """Return all rows in the journal of the arm in `folder`."""
+    """Return all rows in the journal of the arm in `folder`. Raises `DamagedJournal`."""
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    with path.open(encoding="utf-8") as journal:
-        return parse_rows(journal)
+    try:
+        with path.open(encoding="utf-8") as journal:
+            return parse_rows(journal)
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> DamagedJournal:
+    return DamagedJournal(
+        f"{path} cannot be read ({error}). Remove {path.parent}; the arm is then trained anew."
+    )

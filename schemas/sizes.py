@@ -10,8 +10,6 @@ class Size(NamedTuple):
     d_model: int
     n_head: int
     d_head: int
-    paper_lr: float | None = None
-    """Peak learning rate in the paper's Table 1, where the size is one of its three."""
 
     @property
     def non_embedding(self) -> int:
@@ -27,9 +25,9 @@ SIZES: dict[str, Size] = {
     "30M": Size(10, 512, 8, 64),
     "124M": Size(12, 768, 12, 64),
     "350M": Size(24, 1024, 16, 64),
-    "0.7B": Size(24, 1536, 6, 256, 5.0e-4),
-    "1.3B": Size(24, 2048, 24, 128, 4.0e-4),
-    "2.7B": Size(32, 2560, 24, 128, 3.0e-4),
+    "0.7B": Size(24, 1536, 6, 256),
+    "1.3B": Size(24, 2048, 24, 128),
+    "2.7B": Size(32, 2560, 24, 128),
 }
 
 

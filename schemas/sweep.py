@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,9 +16,15 @@ from schemas.trial import AXES, Trial
 
 
 class Runtime(BaseModel):
-    """How trials are executed and looked at. Nothing here changes an arm's identity or numbers."""
+    """How trials are executed and looked at.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    Nothing here changes an arm's identity, nor its numbers beyond rounding (`threads`, `micro_batch`
+    and the device order sums differently).
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     cpus_per_trial: Float = Field(1.0, gt=0)
     """CPU cores that Ray reserves for a trial."""
@@ -65,6 +72,8 @@ class Sweep(BaseModel):
     def load(cls, path: Path) -> Self:
         """Read and check the sweep file at `path`. Raises `UserError` with file, line and key."""
         document = load_document(path)
+        if "source" in document.value:  # a field of this model, but not a key of the file
+            raise document.error(("source",), str(unknown_name("key", "source", _keys(cls))))
         values = {"name": path.stem} | document.value
         try:
             sweep = cls(**values, source=path.read_text(encoding="utf-8"))
@@ -77,6 +86,10 @@ class Sweep(BaseModel):
 
     def trials(self) -> list[Trial]:
         """Return the distinct trials, in the order of the file."""
+        return list(self._distinct)
+
+    @cached_property
+    def _distinct(self) -> list[Trial]:
         return list({trial.id: trial for trial in self._expand(None)}.values())
 
     def varied(self) -> list[str]:
@@ -136,6 +149,14 @@ class Sweep(BaseModel):
                 )
         if self.seeds is not None and "seed" in (self.grid or {}):
             raise document.error(("seeds",), "the seed is also an axis of the grid; keep one of the two.")
+        for i, cell in enumerate(self.cells or []):
+            for name in cell.keys() & self._axes().keys():
+                also = "seeds" if self.seeds is not None and name == "seed" else "the grid"
+                raise document.error(("list", i, name), f"{name} is also in {also}; keep one of the two.")
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items() if name != "source"]
 
 
 def _explain(document: Document, model: type[BaseModel], error: ValidationError) -> UserError:
@@ -144,11 +165,13 @@ def _explain(document: Document, model: type[BaseModel], error: ValidationError)
     where = tuple(first["loc"])
     if first["type"] == "extra_forbidden":
         owner: type[BaseModel] = Runtime if where[0] == "runtime" else model
-        known = [field.alias or name for name, field in owner.model_fields.items() if name != "source"]
+        known = _keys(owner)
         kind = "runtime setting" if owner is Runtime else "key"
         return document.error(where, str(unknown_name(kind, str(where[-1]), known)))
     if first["type"] == "string_pattern_mismatch":
         return document.error(
             where, f"'{first['input']}' cannot name a sweep; use letters, digits, '.', '_' and '-'."
         )
+    if first["type"] == "value_error":
+        return document.error(where, f"{first['input']!r} {first['ctx']['error']}.")
     return document.error(where, f"{first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}.")

@@ -47,13 +47,13 @@ class Trial(BaseModel):
     # -- model
     model_size: str = axis("toy", "model size", identity=False)
     """Name of the shape (`xsa axes` lists them); the four numbers below override it one by one."""
-    n_layer: Int = axis(_TOY.n_layer, "layers", ge=1)
+    n_layer: Int = axis(_TOY.n_layer, "layers", ge=1, le=10000)
     """Transformer blocks. From `model_size` unless given."""
-    d_model: Int = axis(_TOY.d_model, "model width", ge=8)
+    d_model: Int = axis(_TOY.d_model, "model width", ge=8, le=1000000)
     """Width of the residual stream. From `model_size` unless given."""
-    n_head: Int = axis(_TOY.n_head, "query heads", ge=1)
+    n_head: Int = axis(_TOY.n_head, "query heads", ge=1, le=10000)
     """Query heads. From `model_size` unless given."""
-    d_head: Int = axis(_TOY.d_head, "head width", ge=2)
+    d_head: Int = axis(_TOY.d_head, "head width", ge=2, le=10000)
     """Width of a head, even because of RoPE. From `model_size` unless given."""
     n_kv_head: Int = axis(_TOY.n_head, "key/value heads", ge=1)
     """Key/value heads, a divisor of `n_head` (grouped-query attention). `n_head` unless given."""
@@ -119,15 +119,11 @@ class Trial(BaseModel):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         """Refuse values that are each fine but not together."""
-        if self.tokens_per_step % self.seq_len:
-            raise ValueError(
-                f"tokens_per_step {self.tokens_per_step:,} is not a multiple of seq_len {self.seq_len:,}; "
-                f"{max(1, self.tokens_per_step // self.seq_len) * self.seq_len:,} is."
-            )
-        for name in ("eval_tokens", "bias_tokens"):
-            if getattr(self, name) < self.seq_len:
+        for name in ("tokens_per_step", "eval_tokens", "bias_tokens"):
+            if (tokens := getattr(self, name)) % self.seq_len:
                 raise ValueError(
-                    f"{name} {getattr(self, name):,} is less than one sequence of {self.seq_len:,} tokens."
+                    f"{name} {tokens:,} is not a multiple of seq_len {self.seq_len:,}; "
+                    f"{max(1, tokens // self.seq_len) * self.seq_len:,} is."
                 )
         if self.warmup_steps >= self.steps:
             raise ValueError(
@@ -144,11 +140,11 @@ class Trial(BaseModel):
         """Return the indices of the layers with XSA, or raise `ValueError`."""
         if self.xsa_layers == "all":
             return frozenset(range(self.n_layer))
-        if match := re.fullmatch(r"last:(\d+)", self.xsa_layers):
+        if match := re.fullmatch(r"last:([0-9]{1,6})", self.xsa_layers):
             count = int(match[1])
             if 1 <= count <= self.n_layer:
                 return frozenset(range(self.n_layer - count, self.n_layer))
-        elif re.fullmatch(r"\d+(,\d+)*", self.xsa_layers):
+        elif re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", self.xsa_layers):
             chosen = frozenset(map(int, self.xsa_layers.split(",")))
             if max(chosen) < self.n_layer:
                 return chosen

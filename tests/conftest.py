@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from results.claims import Provenance, claim, end_attempt
 from results.query import Database
-from results.record import Provenance, claim, end_attempt, record, save_sweep
+from results.record import record, save_sweep
 from results.store import Store
 from schemas.report import METRICS, ArmRecord, EvalRow, LayerRow, Report, Row, StepRow
 from schemas.sweep import Sweep

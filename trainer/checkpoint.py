@@ -135,6 +135,8 @@ def _read(path: Path) -> Checkpoint:
         found = _sha256(path / _STATE)
     except FileNotFoundError as error:
         raise DamagedCheckpoint(f"{Path(str(error.filename)).name} is missing") from None
+    except OSError as error:
+        raise DamagedCheckpoint(str(error)) from None
     except (ValueError, TypeError):
         raise DamagedCheckpoint(f"{_MANIFEST} is not readable") from None
     if found != manifest.sha256:

@@ -6,7 +6,7 @@ its pair read the same tokens. Only NumPy is needed; torch is not imported.
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,11 +40,6 @@ def _shakespeare() -> list[str]:
 
 DATASETS: dict[str, Callable[[], list[str]]] = {"shakespeare": _shakespeare}
 """By name, a function that returns a data set's documents."""
-
-
-def check_dataset(name: str) -> None:
-    """Raise `UnknownName` where there is no data set called `name`. Loads nothing."""
-    lookup("dataset", name, DATASETS)
 
 
 def split_documents(documents: list[str]) -> tuple[list[str], list[str]]:
@@ -177,3 +172,15 @@ class Batches:
         length = self.trial.seq_len
         views = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length]
         return views[window].astype(np.int64)
+
+
+def check_data(trials: Iterable[Trial]) -> None:
+    """Check that there is data for each trial, once for all that need the same.
+
+    Raises:
+        UnknownName: there is no such data set.
+        NotEnoughData: it is too short.
+    """
+    needs = {(t.dataset, t.tokenizer, t.seq_len, t.eval_tokens, t.bias_tokens): t for t in trials}
+    for trial in needs.values():
+        Batches.of(trial)

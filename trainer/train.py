@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from schemas.errors import UserError
-from schemas.report import ArmRecord, Report, Status, read_record, read_rows, write_record
+from schemas.report import ArmRecord, Report, Status, read_finished, read_record, write_record
 from schemas.sweep import Runtime
 from schemas.trial import Arm
 from trainer import checkpoint
@@ -54,13 +54,15 @@ def train(
     Raises:
         FolderBusy, StaleAttempt, ChangedArm: this worker may not write here, and has not.
         NotEnoughData, UnknownName: the data set cannot serve this arm.
+        DamagedJournal: the folder is not as a worker leaves one.
     """
     with hold(folder):
         previous = _previous(arm, folder, attempt)
         if previous is not None and previous.status in ("done", "diverged"):
+            rows = read_finished(folder, previous)
             checkpoint.discard_steps(folder)
             write_record(folder, previous)
-            report(Report(previous, read_rows(folder)))
+            report(Report(previous, rows))
             return previous
 
         device = torch.device("cuda" if runtime.gpus_per_trial > 0 else "cpu")
@@ -142,8 +144,8 @@ def train(
                 stop = should_stop()
                 if not stop and not any(_due(step, every, arm.steps) for every in boundaries):
                     continue
-                rows, diverged_at = losses.read()
-                log.add(rows)
+                new_rows, diverged_at = losses.read()
+                log.add(new_rows)
                 if diverged_at is not None:
                     return finish("diverged", diverged_at)
                 held_out_loss = look(step)

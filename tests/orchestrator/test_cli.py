@@ -14,6 +14,8 @@ from orchestrator.cli import main, parse_where
 from results.query import Database
 from schemas.errors import UserError
 from schemas.trial import AXES
+from tests.conftest import formula_record, formula_rows, make_sweep
+from tests.results.test_record import write_journal
 
 Xsa = Callable[..., tuple[int, str, str]]
 SWEEP = "name: small\nbase: {tokenizer: bytes, seq_len: 16, tokens_per_step: 64, eval_tokens: 64, bias_tokens: 64, steps: 40}\ngrid: {xsa_lambda: [0, 0.5, 1]}\nseeds: [0, 1, 2]\n"
@@ -111,6 +113,16 @@ MISTAKES = {
     "unknown format": (["results", "small", "--format", "cvs"], "Unknown format 'cvs'. Did you mean 'csv'?"),
     "bad where": (["results", "small", "--where", "seed"], "--where seed: write AXIS=VALUE"),
     "bad value": (["results", "small", "--where", "seed=x"], "'x' is text; seed must be a whole number."),
+    "where twice": (
+        ["results", "small", "--where", "seed=0", "--where", "seed=1"],
+        "write all values in one, with commas",
+    ),
+    "where sweep": (["results", "small", "--where", "sweep=small"], "the sweep is the command's argument"),
+    "out": (["figures", "small", "--out", "s.yaml"], "Nothing can be written to s.yaml"),
+    "too little data": (
+        ["run", "big.yaml"],
+        "big.yaml: eval_tokens is 1,000,000,000, but shakespeare holds out",
+    ),
     "no arms": (["ingest", "."], "holds no arms"),
     "storage": (["run", "wider.yaml", "--storage", "s.yaml/runs"], "The storage"),
     "dataset": (["run", "data.yaml"], "Unknown dataset 'shakespear'. Did you mean 'shakespeare'?"),
@@ -124,6 +136,9 @@ def test_a_mistake_is_one_message_and_changes_nothing(
 ) -> None:
     (tmp_path / "s.yaml").write_text(SWEEP)
     (tmp_path / "wider.yaml").write_text(SWEEP.replace("[0, 1, 2]", "[0, 1, 2, 3]"))
+    (tmp_path / "big.yaml").write_text(
+        "base: {eval_tokens: 1000000000, tokenizer: bytes, seq_len: 100, tokens_per_step: 100, bias_tokens: 100}\n"
+    )
     (tmp_path / "typo.yaml").write_text("grid: {lamda: [1]}\n")
     (tmp_path / "data.yaml").write_text("base: {dataset: shakespear}\n")
     before = filled.sql("SELECT * FROM arm"), filled.sql("SELECT * FROM sweep")
@@ -137,6 +152,22 @@ def test_a_mistake_is_one_message_and_changes_nothing(
     after = filled.sql("SELECT * FROM arm"), filled.sql("SELECT * FROM sweep")
     for a, b in zip(before, after, strict=True):
         pd.testing.assert_frame_equal(a, b)
+
+
+def test_where_knows_the_types_of_other_columns(xsa: Xsa, filled: Database) -> None:
+    assert len(json.loads(xsa("results", "small", "--format", "json", "--where", "step=40")[1])) == 9
+    assert len(json.loads(xsa("results", "small", "--format", "json", "--where", "status=done")[1])) == 9
+
+
+def test_ingest_takes_the_good_folders_and_names_the_bad(xsa: Xsa, tmp_path: Path) -> None:
+    arms = [trial.xsa for trial in make_sweep().trials()][-2:]
+    for arm in arms:
+        folder = write_journal(tmp_path / "runs", formula_record(arm), formula_rows(arm))
+    (folder / "arm.json").write_text("{")
+    code, output, error = xsa("ingest", "runs")
+    assert code == 2
+    assert "1 of 2 arms brought up to date" in output
+    assert "arm.json cannot be read" in error
 
 
 def test_where_is_a_value_a_list_or_a_range() -> None:

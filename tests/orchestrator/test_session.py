@@ -3,6 +3,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,8 @@ from orchestrator.plan import Job, Plan
 from orchestrator.progress import Progress, duration
 from orchestrator.session import Session, explain, is_dead, owner_name
 from results import store as store_module
-from results.record import claim, save_sweep
+from results.claims import claim
+from results.record import save_sweep
 from results.state import arm_states
 from results.store import Store
 from schemas.report import Report, arm_folder
@@ -24,8 +26,8 @@ from tests.results.test_record import write_journal
 class Bench:
     """A session over a real store, with what it printed."""
 
-    def __init__(self, store: Store, storage: Path) -> None:
-        sweep = make_sweep(seeds=[0])
+    def __init__(self, store: Store, storage: Path, **changes: Any) -> None:
+        sweep = make_sweep(**{"seeds": [0]} | changes)
         self.plan = Plan.make(sweep, {})
         save_sweep(store, sweep, self.plan.trials, storage)
         (storage / "sessions").mkdir(parents=True)
@@ -91,6 +93,12 @@ def test_only_a_gone_process_of_this_host_is_dead() -> None:
     assert is_dead(f"{host}:{pid}:1.00")  # the same number, given to another process since
     assert is_dead(f"{host}:999999999:1.00")
     assert not is_dead("elsewhere:999999999:1.00")
+
+
+def test_a_clock_that_is_set_kills_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = owner_name()
+    monkeypatch.setattr(session_module.psutil, "boot_time", lambda: 1.0)
+    assert not is_dead(mine)
 
 
 class ActorDiedError(Exception):
@@ -166,6 +174,67 @@ def test_a_store_that_is_locked_does_not_stop_training(bench: Bench, monkeypatch
     bench.session.on_end("t", None)
     assert bench.state(arm) == "done"
     assert arm_folder(bench.session.storage, arm.id).exists()
+
+
+def test_a_store_that_is_locked_while_claiming_is_asked_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.1)
+    assert bench.store.path
+    with closing(sqlite3.connect(bench.store.path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert bench.session.next_job("t") is None
+        assert not bench.session.finished
+        other.execute("ROLLBACK")
+    assert bench.session.next_job("t")
+
+
+def test_a_trial_that_ends_while_the_store_is_locked_is_settled_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.1)
+    job = bench.session.next_job("t")
+    assert job
+    assert bench.store.path
+    with closing(sqlite3.connect(bench.store.path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        bench.session.on_end("t", ValueError("boom"))
+        other.execute("ROLLBACK")
+    assert bench.state(job.arms[0]) == "running"
+    bench.session.settle()
+    assert bench.state(job.arms[0]) == "failed"
+
+
+def test_only_the_arm_at_work_is_blamed(store: Store, tmp_path: Path) -> None:
+    bench = Bench(store, tmp_path / "runs", grid={"xsa_lambda": [1]})
+    job = bench.session.next_job("t")
+    assert job
+    assert [arm.name for arm in job.arms] == ["sa", "xsa"]
+    bench.session.on_end("t", ValueError("boom"))
+    assert [bench.state(arm) for arm in job.arms] == ["failed", "interrupted"]
+    again = bench.session.next_job("u")
+    assert again
+    assert again.arms == (job.arms[1],)
+
+
+def test_a_damaged_folder_fails_its_arm_and_not_the_driver(bench: Bench) -> None:
+    job = bench.session.next_job("t")
+    assert job
+    folder = arm_folder(bench.session.storage, job.arms[0].id)
+    folder.mkdir(parents=True)
+    (folder / "arm.json").write_text("{")
+    bench.session.on_end("t", None)
+    assert bench.state(job.arms[0]) == "failed"
+    assert "cannot be read" in bench.text
+
+
+def test_what_another_run_took_over_is_not_ours_to_end(bench: Bench, store: Store) -> None:
+    job = bench.session.next_job("t")
+    assert job
+    claim(store, job.arms[0].id, "elsewhere:1:1", PROVENANCE, dead_owners=[bench.session.owner])
+    bench.session.on_end("t", ActorDiedError("gone"))
+    assert bench.state(job.arms[0]) == "running"
+    assert job not in bench.session.queue
 
 
 def test_a_stopped_session_gives_out_nothing_more(bench: Bench) -> None:

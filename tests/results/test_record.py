@@ -1,3 +1,4 @@
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -5,13 +6,25 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from results import record as record_module
+from results import claims as claims_module
+from results.claims import claim, end_attempt, renew
 from results.query import Database
-from results.record import claim, end_attempt, ingest, record, renew, save_sweep
+from results.record import ingest, record, save_sweep
 from results.state import arm_states, measured_speed
 from results.store import Store
-from schemas.report import ArmRecord, EvalRow, Report, Row, StepRow, arm_folder, row_to_json, write_record
-from schemas.trial import Arm
+from schemas.report import (
+    ArmRecord,
+    DamagedJournal,
+    EvalRow,
+    LayerRow,
+    Report,
+    Row,
+    StepRow,
+    arm_folder,
+    row_to_json,
+    write_record,
+)
+from schemas.trial import AXES, Arm
 from tests.conftest import PROVENANCE, fill, formula_record, formula_rows, make_sweep
 
 ARM = make_sweep().trials()[3].xsa
@@ -58,13 +71,13 @@ def test_an_arm_is_claimed_once(wanted: Store) -> None:
 def test_a_lease_that_ran_out_is_taken_over_and_a_renewed_one_is_not(
     wanted: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = record_module.now_us()
+    now = claims_module.now_us()
     assert claim(wanted, ARM.id, "one", PROVENANCE) == 1
-    monkeypatch.setattr(record_module, "now_us", lambda: now + 60_000_000)
+    monkeypatch.setattr(claims_module, "now_us", lambda: now + 60_000_000)
     renew(wanted, "one")
-    monkeypatch.setattr(record_module, "now_us", lambda: now + 120_000_000)
+    monkeypatch.setattr(claims_module, "now_us", lambda: now + 120_000_000)
     assert claim(wanted, ARM.id, "two", PROVENANCE) is None
-    monkeypatch.setattr(record_module, "now_us", lambda: now + 200_000_000)
+    monkeypatch.setattr(claims_module, "now_us", lambda: now + 200_000_000)
     assert claim(wanted, ARM.id, "two", PROVENANCE) == 2
 
 
@@ -156,8 +169,6 @@ def test_a_pair_whose_arms_began_differently_is_refused(filled: Database, store:
 
 
 def write_journal(storage: Path, record: ArmRecord, rows: list[Row]) -> Path:
-    import json
-
     folder = arm_folder(storage, record.arm_id)
     folder.mkdir(parents=True)
     write_record(folder, record)
@@ -200,3 +211,80 @@ def test_fill_fills(store: Store, tmp_path: Path) -> None:
     fill(store, make_sweep(), tmp_path)
     with read(store) as db:
         assert set(db.pairs("small").status) == {"done"}
+
+
+def test_a_journal_that_says_running_does_not_bring_a_failed_arm_to_life(
+    wanted: Store, tmp_path: Path
+) -> None:
+    claim(wanted, ARM.id, "one", PROVENANCE)
+    told = formula_record(ARM, 1, status="running", step=10)
+    rows = [row for row in formula_rows(ARM) if row.step <= 10]
+    record(wanted, Report(told, rows))
+    end_attempt(wanted, ARM.id, 1, cause="user_error", error="boom")
+    folder = write_journal(tmp_path / "runs", told, rows)
+    assert ingest(wanted, folder)
+    state = arm_states(wanted, [ARM.id])[ARM.id]
+    assert (state.status, state.reason) == ("failed", "boom")
+
+
+def test_a_rebuilt_store_knows_that_nobody_trains_an_unfinished_arm(store: Store, tmp_path: Path) -> None:
+    told = formula_record(ARM, 3, status="running", step=10)
+    ingest(store, write_journal(tmp_path, told, [row for row in formula_rows(ARM) if row.step <= 10]))
+    state = arm_states(store, [ARM.id])[ARM.id]
+    assert (state.status, state.attempt, state.lease_owner) == ("interrupted", 3, None)
+    assert claim(store, ARM.id, "one", PROVENANCE) == 4
+
+
+def test_reading_a_live_arm_s_journal_leaves_its_lease_alone(wanted: Store, tmp_path: Path) -> None:
+    claim(wanted, ARM.id, "one", PROVENANCE)
+    told = formula_record(ARM, 1, status="running", step=10)
+    rows = [row for row in formula_rows(ARM) if row.step <= 10]
+    record(wanted, Report(told, rows), packages=PROVENANCE.packages)
+    ingest(wanted, write_journal(tmp_path / "runs", told, rows))
+    state = arm_states(wanted, [ARM.id])[ARM.id]
+    assert (state.status, state.lease_owner) == ("running", "one")
+    with read(wanted) as db:
+        assert "2.13.0" in db.attempts().environment[0]
+        assert json.loads(db.attempts().environment[0])["packages"] == PROVENANCE.packages
+
+
+def test_ingest_twice_changes_no_time(filled: Database, store: Store, tmp_path: Path) -> None:
+    before = filled.sql("SELECT * FROM arm"), filled.sql("SELECT * FROM attempt")
+    assert ingest(store, write_journal(tmp_path / "runs", formula_record(ARM), formula_rows(ARM)))
+    for frame, after in zip(
+        before, (filled.sql("SELECT * FROM arm"), filled.sql("SELECT * FROM attempt")), strict=True
+    ):
+        pd.testing.assert_frame_equal(frame, after)
+
+
+def test_a_cut_journal_is_no_result(store: Store, tmp_path: Path) -> None:
+    rows = [row for row in formula_rows(ARM) if row.step <= 20]
+    with pytest.raises(DamagedJournal, match="it has no last row"):
+        ingest(store, write_journal(tmp_path, formula_record(ARM), rows))
+    with read(store) as db:
+        assert db.curves().empty
+
+
+def test_an_arm_of_other_semantics_is_refused(store: Store, tmp_path: Path) -> None:
+    told = formula_record(ARM, arm_id="0" * 64)
+    with pytest.raises(DamagedJournal, match="its settings meant something else"):
+        ingest(store, write_journal(tmp_path, told, formula_rows(ARM)))
+    with pytest.raises(DamagedJournal, match="has settings that are none"):
+        record(store, Report(replace(formula_record(ARM), arm={"lr": "fast"}), []))
+
+
+def test_an_arm_from_before_an_axis_is_read_at_what_was_in_effect(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ARM.model_dump()
+    settings.pop("rope_base")
+    old = replace(AXES["rope_base"], history={"before": AXES["rope_base"].default})
+    monkeypatch.setitem(AXES, "rope_base", old)
+    told = replace(formula_record(ARM), arm=settings, arm_id=Arm(**ARM.model_dump()).id)
+    assert ingest(store, write_journal(tmp_path, told, formula_rows(ARM)))
+
+
+def test_a_metric_that_nobody_knows_is_named(wanted: Store) -> None:
+    claim(wanted, ARM.id, "one", PROVENANCE)
+    with pytest.raises(DamagedJournal, match=r"Unknown metric 'cos_yw'. Did you mean 'cos_yv'"):
+        record(wanted, Report(formula_record(ARM), [LayerRow(0, "cos_yw", 0, 1.0)]))

@@ -11,11 +11,13 @@ from typing import Literal
 import pytest
 import sqlalchemy as sa
 
-from results import schema
+from results import location, schema
 from results import store as store_module
+from results.location import StoreError, store_exists
 from results.query import Database
-from results.store import Store, StoreError, store_exists
+from results.store import Store
 from schemas.axis import Axis, axis
+from schemas.report import METRICS
 from schemas.trial import AXES
 from tests.conftest import fill, make_sweep
 
@@ -151,7 +153,7 @@ def test_no_write_access_is_named(as_nobody: Callable[[Path, str], str]) -> None
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mount = type("Mount", (), {"mountpoint": str(tmp_path), "fstype": "nfs4"})()
-    monkeypatch.setattr(store_module.psutil, "disk_partitions", lambda all: [mount])
+    monkeypatch.setattr(location.psutil, "disk_partitions", lambda all: [mount])
     with pytest.raises(StoreError, match=r"network file system .nfs4"):
         Store.open(tmp_path / "results.db", mode="write")
 
@@ -159,15 +161,13 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
     def boom() -> None:
         with store.write() as connection:
-            connection.exec_driver_sql(
-                "INSERT INTO event (time_us, level, kind, message) VALUES (1, 'a', 'b', 'c')"
-            )
+            connection.exec_driver_sql("INSERT INTO environment (fingerprint, document) VALUES ('a', 'b')")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         boom()
     with store.read() as connection:
-        assert connection.exec_driver_sql("SELECT count(*) FROM event").scalar() == 0
+        assert connection.exec_driver_sql("SELECT count(*) FROM environment").scalar() == 0
 
 
 def test_two_processes_may_create_at_once(tmp_path: Path) -> None:
@@ -225,3 +225,30 @@ def test_an_axis_that_vanished_is_refused_by_name(store: Store) -> None:
         connection.exec_driver_sql("ALTER TABLE arm ADD COLUMN dropout FLOAT")
     with pytest.raises(StoreError, match=r"axis 'dropout'.*Put the field back"):
         Store.open(store.path, mode="write")
+
+
+@pytest.mark.parametrize("name", ["a?b.db", "100%41.db", "a#b.db", "ä ö.db", "a:b.db"])
+def test_a_path_is_taken_as_it_is(tmp_path: Path, name: str) -> None:
+    assert not store_exists(tmp_path / name)
+    Store.open(tmp_path / name, mode="write").close()
+    assert name in {path.name for path in tmp_path.iterdir()}
+    assert store_exists(tmp_path / name)
+    Store.open(tmp_path / name).close()
+
+
+def test_a_new_metric_reaches_a_store_that_has_results(
+    filled: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = METRICS | {"new": METRICS["a_ii"]}
+    monkeypatch.setattr(store_module, "METRICS", metrics)
+    monkeypatch.setattr(store_module, "DEFINITIONS_SHA256", "other")
+    with Store.open(filled.store.path, mode="write") as opened, opened.read() as connection:
+        assert "new" in set(connection.exec_driver_sql("SELECT name FROM metric").scalars())
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(StoreError, match="is not a file"):
+        Store.open(tmp_path / "fifo")
+    with pytest.raises(StoreError, match="cannot be opened"):
+        Store.open(tmp_path / ("x" * 300))

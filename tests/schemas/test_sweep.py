@@ -71,6 +71,33 @@ def test_order_of_keys_and_values_does_not_change_the_trials(sweep_file: Write) 
 
 
 BAD = {
+    "list against grid": (
+        "list: [{lr: 1e-3}]\ngrid: {lr: [5e-3]}\n",
+        ":1: list[0].lr: lr is also in the grid; keep one of the two.",
+    ),
+    "list against seeds": (
+        "list: [{seed: 7}]\nseeds: [0]\n",
+        "list[0].seed: seed is also in seeds; keep one of the two.",
+    ),
+    "a field that is no key": ("source: foo\n", ":1: source: Unknown key 'source'."),
+    "key that is no name": ("? [a]\n: 1\n", ":1: a key must be a name."),
+    "endless": ("base: &a {lr: *a}\n", "nested without an end"),
+    "explicit tag": ("base: {lr: !!int abc}\n", ":1: 'abc' is no int."),
+    "explicit bool": ("base: {qk_norm: !!bool maybe}\n", ":1: 'maybe' is no bool."),
+    "control character": ("base: {lr: \x07}\n", "this is not YAML"),
+    "more than 63 bits": (
+        "seeds: [9223372036854775808]\n",
+        "seeds[0]: 9223372036854775808 is more than a database can hold",
+    ),
+    "more than 63 bits in a grid": ("grid: {steps: [1e30]}\n", "1e+30 is more than a database can hold"),
+    "infinite runtime": (
+        "runtime: {cpus_per_trial: .inf}\n",
+        "runtime.cpus_per_trial: inf: input should be a finite number.",
+    ),
+    "too wide": (
+        "base: {d_model: 100000000000}\n",
+        "100000000000 is above 1000000, the greatest model width.",
+    ),
     "unknown axis": (
         "base: {lr: 1e-3}\ngrid:\n  seqlen: [64]\n",
         ":3: grid.seqlen: Unknown axis 'seqlen'. Did you mean 'seq_len'?",

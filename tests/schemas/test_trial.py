@@ -103,7 +103,7 @@ def test_paper_sizes_have_the_paper_s_parameter_counts() -> None:
         ({"xsa_layers": "last:3"}, "names no layers of a 2-layer model"),
         ({"xsa_layers": "2"}, "names no layers"),
         ({"xsa_layers": "first"}, "names no layers"),
-        ({"eval_tokens": 8}, "eval_tokens 8 is less than one sequence"),
+        ({"eval_tokens": 8}, "eval_tokens 8 is not a multiple of seq_len 2,048"),
     ],
 )
 def test_values_that_do_not_fit_together_say_so(values: dict[str, object], message: str) -> None:

@@ -66,19 +66,17 @@ def test_the_schedule_warms_up_and_ends_at_its_floor(tiny: Callable[..., Arm]) -
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "xsa_lambda", "bound"),
-    [("adamw", 0, 2.92), ("adamw", 1, 2.59), ("muon", 0, 2.74), ("muon", 1, 2.74)],
+    [("adamw", 0, 3.00), ("adamw", 1, 2.62), ("muon", 0, 2.97), ("muon", 1, 2.90)],
 )
-def test_models_learn(
+def test_the_toy_model_learns_the_embedded_text(
     tiny: Callable[..., Arm], run: Any, optimizer: str, xsa_lambda: float, bound: float
 ) -> None:
     """The bounds are measured losses plus 0.1; byte frequencies alone give 3.30."""
-    batch = {
-        "adamw": {"seq_len": 64, "tokens_per_step": 1024, "steps": 200, "lr": 1e-2},
-        "muon": {"seq_len": 32, "tokens_per_step": 512, "steps": 60, "lr": 2e-2},
-    }[optimizer]
-    shape = {"d_model": 64, "n_head": 2, "n_kv_head": 2, "d_head": 32}
+    length = {"adamw": {"steps": 150, "lr": 5e-3}, "muon": {"steps": 30, "lr": 2e-2}}[optimizer]
+    toy = {"d_model": 128, "n_head": 2, "n_kv_head": 2, "d_head": 64, "seq_len": 64, "tokens_per_step": 512}
     changes = {"optimizer": optimizer, "xsa_lambda": xsa_lambda, "eval_tokens": 8192, "warmup_steps": 10}
-    arm = tiny(**changes | shape | batch)
+    arm = tiny(**changes | toy | length)
+    assert arm.model_size == "toy"
     run(arm, eval_every=1000, log_every=1000)
     final = [row.loss for row in run.rows(arm) if isinstance(row, EvalRow)][-1]
     assert final < bound

@@ -1,0 +1,100 @@
+"""Where a store is: paths and URLs, and what must be true of a file before it is opened."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import psutil
+import sqlalchemy as sa
+from sqlalchemy.engine import make_url
+
+from schemas.errors import UserError
+
+DEFAULT_DB = "results.db"
+NETWORK_FILE_SYSTEMS = (
+    "nfs",
+    "cifs",
+    "smb",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "glusterfs",
+    "ceph",
+    "fuse.sshfs",
+    "9p",
+    "afs",
+)
+
+
+class StoreError(UserError):
+    """The store cannot be opened, read or written; the message says why and what helps."""
+
+
+def store_exists(db: str | Path | None) -> bool:
+    """Whether there is anything to open: a file at the path; a server's URL is taken at its word."""
+    address = address_of(db)
+    return "://" in address or os.path.lexists(address)
+
+
+def address_of(db: str | Path | None) -> str:
+    """Return the path or URL asked for: `db`, else $XSA_DB, else `results.db` here."""
+    return str(db or os.environ.get("XSA_DB") or DEFAULT_DB)
+
+
+def url_of(address: str) -> sa.URL:
+    """Return the URL of an address. A path is taken as it is: `?`, `#` and `%` mean nothing in it."""
+    return make_url(address) if "://" in address else sa.URL.create("sqlite", database=address)
+
+
+def shown(path: Path) -> str:
+    """Return what messages call a path: relative to the working directory where it lies below."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def without_password(text: str) -> str:
+    """Return a URL fit to be shown."""
+    head, at, tail = text.rpartition("@")
+    return f"{head.partition('://')[0]}://...@{tail}" if at else text
+
+
+def check_file(path: Path, mode: Literal["read", "write"]) -> None:
+    """Raise `StoreError` unless SQLite may open the file at `path`: it never harms what is not a database."""
+    name = shown(path)
+    if path.is_dir():
+        raise StoreError(f"{name} is a directory; --db needs the path of a file.")
+    if not path.exists():
+        if mode == "read":
+            raise StoreError(
+                f"There is no store at {name}. Run a sweep first (xsa run sweeps/quickstart.yaml), or name it: --db."
+            )
+        if not path.parent.is_dir():
+            raise StoreError(f"{name} cannot be made: the directory {path.parent} does not exist.")
+        if not os.access(path.parent, os.W_OK):
+            raise StoreError(
+                f"{name} cannot be made: there is no write access to {path.parent}. Choose another place with --db."
+            )
+    else:
+        if not path.is_file():
+            raise StoreError(f"{name} is not a file; --db needs the path of one.")
+        if not os.access(path, os.R_OK):
+            raise StoreError(f"{name} cannot be read: there is no read access to it.")
+        with path.open("rb") as file:
+            head = file.read(16)
+        if head and head != b"SQLite format 3\0":
+            raise StoreError(
+                f"{name} is not a database. Choose another file with --db; this one was left as it is."
+            )
+        if mode == "write" and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+            raise StoreError(f"{name} cannot be written: there is no write access to it or to {path.parent}.")
+    if mode == "write" and (kind := _network_file_system(path)):
+        raise StoreError(
+            f"{name} lies on a network file system ({kind}), where SQLite loses data. "
+            "Choose a local path, or a PostgreSQL URL, with --db."
+        )
+
+
+def _network_file_system(path: Path) -> str | None:
+    real = path.resolve()
+    mounts = [m for m in psutil.disk_partitions(all=True) if real.is_relative_to(m.mountpoint)]
+    kind = max(mounts, key=lambda m: len(m.mountpoint)).fstype.lower() if mounts else ""
+    return kind if kind.startswith(NETWORK_FILE_SYSTEMS) else None
