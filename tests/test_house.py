@@ -79,7 +79,7 @@ def test_the_readme_names_every_command() -> None:
     assert [command for command in COMMANDS if f"xsa {command}" not in readme] == []
 
 
-def test_the_project_speaks_of_itself_alone() -> None:
+def test_no_file_names_a_path_of_somebody_s_machine() -> None:
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
@@ -87,7 +87,7 @@ def test_the_project_speaks_of_itself_alone() -> None:
         path = ROOT / name
         if path.suffix in (".py", ".md", ".yaml", ".toml", ".html", "") and name != "tests/test_house.py":
             text = path.read_text(encoding="utf-8", errors="ignore")
-            assert not re.search(r"/work/|/farm/|/root/|\.library", text), name
+            assert not re.search(r"/(root|home|Users)/\w", text), name
 
 
 def test_files_are_short_enough_to_read() -> None:
