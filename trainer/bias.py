@@ -29,7 +29,8 @@ def measure(model: GPT, windows: Windows) -> dict[str, Tensor]:
     """Return each metric of `schemas.report.METRICS` as means [L, H] in float64 over `windows` [B, T + 1].
 
     Measured in float32 on the queries, keys, values and outputs that the model really uses, in its
-    own precision. With grouped queries, the heads of a group have the `cos_vv` of their values.
+    own precision. With grouped queries, the heads of a group have the `cos_vv` of their values. The
+    share of a_ii is the ratio of two means: a mean of ratios would follow the smallest denominators.
     """
     parts: list[dict[int, dict[str, Tensor]]] = []
     n_sinks = model.n_input_sinks
@@ -42,7 +43,7 @@ def measure(model: GPT, windows: Windows) -> dict[str, Tensor]:
         with model.autocast():
             model.forward(part[:, :-1], observe)  # not the compiled call: this one looks inside
         parts.append(layers)
-    return {
+    means = {
         name: torch.stack(
             [
                 torch.cat([layers[layer][name] for layers in parts]).mean(0)
@@ -50,7 +51,9 @@ def measure(model: GPT, windows: Windows) -> dict[str, Tensor]:
             ]
         )
         for name in METRICS
+        if name != "coef_a_ii_share"
     }
+    return means | {"coef_a_ii_share": means["a_ii"] / means["coef"]}
 
 
 def measure_rows(model: GPT, windows: Windows, *, step: int) -> list[LayerRow]:
@@ -80,7 +83,6 @@ def _sequence_means(seen: Observation, n_sinks: int) -> dict[str, Tensor]:
         "entropy": entropy[:, :, n_sinks + 1 :],
     }
     means = {name: values.double().mean(-1) for name, values in by_position.items()}
-    means["coef_a_ii_share"] = means["a_ii"] / means["coef"]
     means["cos_vv"] = pairwise_cosine(value).repeat_interleave(group, dim=1)
     return means
 

@@ -72,8 +72,7 @@ def slow_metrics(seen: Observation, n_sinks: int) -> dict[str, Tensor]:
                 ):
                     values.setdefault(name, []).append(float(value))
             values.setdefault("cos_vv", []).append(sum(cosines) / len(cosines))
-            a_ii, coef = (sum(values[name][1 - T + n_sinks :]) for name in ("a_ii", "coef"))
-            values.setdefault("coef_a_ii_share", []).append(a_ii / coef)
+        values["coef_a_ii_share"] = [sum(values["a_ii"]) / sum(values["coef"])]
         for name, numbers in values.items():
             found.setdefault(name, []).append([sum(numbers) / len(numbers)])
     return {name: torch.tensor(numbers).squeeze(1) for name, numbers in found.items()}
