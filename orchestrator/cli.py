@@ -2,10 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.arguments import parse_where, why_unwritable
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -257,44 +258,9 @@ def _load(sweep_file: Path) -> "Sweep":
 def _directory(out: Path | None, sweep: str) -> Path:
     """Return the directory to write to, made if need be."""
     directory = out or Path("reports") / sweep
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(
-            f"Nothing can be written to {directory}: {error.strerror}. Choose another place with --out."
-        ) from None
+    if reason := why_unwritable(directory):
+        raise UserError(f"Nothing can be written to {directory}: {reason}. Choose another place with --out.")
     return directory
-
-
-def parse_where(conditions: list[str] | None) -> dict[str, Any]:
-    """Return the filters that `--where` conditions mean. Raises `UserError`."""
-    from schemas.loader import parse_scalar
-    from schemas.trial import AXES
-
-    filters: dict[str, Any] = {}
-    for condition in conditions or []:
-        name, equals, text = condition.partition("=")
-        if not equals:
-            raise UserError(f"--where {condition}: write AXIS=VALUE, AXIS=A,B,C or AXIS=LOW..HIGH.")
-        if name == "sweep" or name in filters:
-            again = (
-                "the sweep is the command's argument"
-                if name == "sweep"
-                else "write all values in one, with commas"
-            )
-            raise UserError(f"--where {condition}: {again}.")
-        parse = AXES[name].parse if name in AXES else parse_scalar
-        if ".." in text:
-            low, _, high = text.partition("..")
-            filters[name] = (parse(low) if low else None, parse(high) if high else None)
-        elif "," in text:
-            filters[name] = [parse(part) for part in text.split(",")]
-        else:
-            filters[name] = parse(text)
-    return filters
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from types import FrameType
 from rich.console import Console
 from rich.markup import escape
 
+from orchestrator.arguments import why_unwritable
 from orchestrator.plan import Plan
 from orchestrator.progress import Progress
 from orchestrator.provenance import provenance
@@ -66,7 +67,8 @@ def run(store: Store, sweep: Sweep, storage: Path, console: Console) -> Outcome:
     with Progress(plan, console) as progress:
         session = Session(store, storage, jobs, provenance(), progress)
         try:
-            with _signals(session, console) as caught, local_ray():
+            # In this order, because ray.init puts a SIGTERM handler of its own in place.
+            with local_ray(), _signals(session, console) as caught:
                 slots = count_slots(sweep.runtime)
                 for _ in range(TUNE_RESTARTS + 1):
                     session.abandon(_session_error(session, sweep.runtime, slots=slots, progress=progress))
@@ -97,16 +99,11 @@ def _session_error(session: Session, runtime: Runtime, *, slots: int, progress: 
 
 def prepare_storage(storage: Path) -> None:
     """Make the storage's folders. Raises `UserError` where nothing can be written."""
-    try:
-        for name in ("arms", "sessions"):
-            (storage / name).mkdir(parents=True, exist_ok=True)
-        probe = storage / "sessions" / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(
-            f"The storage {storage} cannot be written: {error.strerror}. Choose another with --storage."
-        ) from None
+    for name in ("arms", "sessions"):
+        if reason := why_unwritable(storage / name):
+            raise UserError(
+                f"The storage {storage} cannot be written: {reason}. Choose another with --storage."
+            )
 
 
 @contextmanager

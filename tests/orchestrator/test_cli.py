@@ -10,7 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from orchestrator.cli import main, parse_where
+from orchestrator.arguments import parse_where
+from orchestrator.cli import main
 from results.query import Database
 from schemas.errors import UserError
 from schemas.trial import AXES

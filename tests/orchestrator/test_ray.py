@@ -121,6 +121,13 @@ def test_a_run_that_is_stopped_and_killed_ends_with_the_same_numbers(
 
     process = place.start()
     place.wait_for_attempts(process, len(place.attempts()) + 1)
+    process.terminate()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 143, output
+    assert "Stopping: trials checkpoint and end." in output
+
+    process = place.start()
+    place.wait_for_attempts(process, len(place.attempts()) + 1)
     process.kill()
     process.communicate()
 
