@@ -38,6 +38,7 @@ def axis(
     unit: str | None = None,
     log: bool = False,
     identity: bool = True,
+    commas: bool = False,
     **options: Any,
 ) -> Any:
     """Declare a field of `Trial` as an axis.
@@ -48,12 +49,13 @@ def axis(
         unit: its unit, for labels.
         log: whether figures draw it on a logarithmic axis.
         identity: False for a label that follows from other axes and is not hashed.
+        commas: whether a value may hold commas, which then separate no values on a command line.
         options: limits as Pydantic spells them (`ge`, `gt`, `le`, `lt`), and
             `before=VALUE`: what arms trained before this axis existed had in effect. An arm at
             that value keeps the identity it had then; an older database fills its column with it.
             `sa=VALUE`: the value to which a baseline arm is normalised, for XSA-only axes.
     """
-    extra: dict[str, Any] = {"unit": unit, "log": log, "identity": identity}
+    extra: dict[str, Any] = {"unit": unit, "log": log, "identity": identity, "commas": commas}
     extra |= {key: options.pop(key) for key in ("before", "sa") if key in options}
     return Field(default, title=label, json_schema_extra=extra, **options)
 
@@ -78,6 +80,7 @@ class Axis:
     unit: str | None
     log: bool
     identity: bool
+    commas: bool
     choices: tuple[str, ...]
     """The admitted values of a closed axis, else empty."""
     limits: Mapping[str, float]
@@ -111,6 +114,7 @@ class Axis:
             unit=extra["unit"],  # type: ignore[arg-type]
             log=bool(extra["log"]),
             identity=bool(extra["identity"]),
+            commas=bool(extra["commas"]),
             choices=get_args(field.annotation) if closed else (),
             limits=limits,
             description=" ".join((field.description or "").split()),

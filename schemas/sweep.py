@@ -30,10 +30,12 @@ class Runtime(BaseModel):
     """CPU cores that Ray reserves for a trial."""
     gpus_per_trial: Float = Field(0.0, ge=0)
     """GPUs that Ray reserves for a trial; 0 trains on the CPU."""
+    memory_gib_per_trial: Float | None = Field(None, gt=0)
+    """Memory in GiB that Ray reserves for a trial. None: nothing is reserved, and a CPU trial keeps below 4."""
     threads: Int = Field(1, ge=1)
     """Threads of one CPU trial. Recorded with each attempt, because it changes rounding."""
     micro_batch: Int | None = Field(None, ge=1)
-    """Most sequences in one forward pass; the rest of a step is accumulated. None: all at once."""
+    """Sequences in one forward pass; a step's others are accumulated. None: as many as fit the memory."""
     log_every: Int = Field(1, ge=1)
     """Steps between training-loss rows."""
     eval_every: Int = Field(100, ge=1)

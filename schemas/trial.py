@@ -37,7 +37,7 @@ class Trial(BaseModel):
     # -- attention
     xsa_lambda: Float = axis(1.0, "λ", sa=0.0)
     """Strength of the exclusion: z = y - λ (y.v) v / |v|^2. 0 is standard attention, 1 is XSA."""
-    xsa_layers: str = axis("all", "XSA layers", sa="all")
+    xsa_layers: str = axis("all", "XSA layers", sa="all", commas=True)
     """Layers with XSA: `all`, `last:4`, or indices such as `0,3,5`."""
     n_sinks: Int = axis(0, "attention sinks", ge=0)
     """Attention sinks in each sequence (or, for kv, logit and zero sinks, in each layer)."""

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from schemas.errors import UserError
 from schemas.report import ArmRecord, Report, Row, Status, read_rows, row_to_json, write_record
-from trainer.process import environment
 
 JOURNAL = "metrics.jsonl"
 LOCK_WAIT_S = 60.0
@@ -97,12 +95,12 @@ class Logbook:
         record: ArmRecord,
         *,
         journal_bytes: int,
-        device: torch.device,
+        where: Callable[[], dict[str, Any]],
         send: Callable[[Report], None],
     ) -> None:
         self.record = record
         self._folder = folder
-        self._device = device
+        self._where = where
         self._send = send
         self._journal = Journal(folder, journal_bytes)
         self._unsent: list[Row] = read_rows(folder)
@@ -133,7 +131,7 @@ class Logbook:
             status=status,
             step=step,
             wall_s=self._wall_s + time.monotonic() - self._begin,
-            environment=environment(self._device),
+            environment=self._where(),
         )
         write_record(self._folder, self.record)
         rows, self._unsent = self._unsent, []

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +18,11 @@ from trainer import checkpoint
 from trainer.bias import measure_rows
 from trainer.data import Batches, Windows
 from trainer.journal import Logbook, hold, journal_size
+from trainer.memory import choose_micro_batch
 from trainer.metrics import Losses, evaluate, micro_batches
 from trainer.model import GPT, build, count_parameters
 from trainer.optim import make_optimizers, set_learning_rate
+from trainer.process import environment
 from trainer.schedule import learning_rate
 
 
@@ -71,7 +74,7 @@ def train(
         optimizers = make_optimizers(model, arm)
         parameters = list(model.parameters())
         held_out, bias_windows = batches.evaluation(), batches.bias()
-        micro_batch = runtime.micro_batch or arm.batch_size
+        micro_batch = choose_micro_batch(arm, runtime, device)
         record = ArmRecord(
             arm=arm.model_dump(),
             arm_id=arm.id,
@@ -97,7 +100,11 @@ def train(
 
         boundaries = (runtime.log_every, runtime.eval_every, runtime.bias_every, runtime.checkpoint_every)
         losses = Losses(tokens_per_step=arm.tokens_per_step, log_every=runtime.log_every, last_step=arm.steps)
-        with Logbook(folder, record, journal_bytes=begin.journal_bytes, device=device, send=report) as log:
+
+        def where() -> dict[str, Any]:
+            return environment(device) | {"micro_batch": micro_batch}
+
+        with Logbook(folder, record, journal_bytes=begin.journal_bytes, where=where, send=report) as log:
 
             def save(step: int) -> None:
                 """Put the arm's whole state after `step` updates on the disk."""

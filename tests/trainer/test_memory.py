@@ -1,0 +1,114 @@
+"""The micro-batch that fits is chosen from the arm alone, and changes nothing but rounding."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from schemas.report import EvalRow, StepRow
+from schemas.sweep import Runtime
+from schemas.trial import Arm, Trial
+from tests.trainer.test_resume import RUNTIME, assert_same
+from trainer.memory import choose_micro_batch, fixed_bytes, memory_bytes, sequence_bytes
+from trainer.model import build
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+GIB = 2**30
+
+
+def saved_bytes(trial: Trial, n_sequences: int) -> int:
+    """Bytes that autograd keeps of a forward pass, weights left out."""
+    model, _ = build(trial, CPU)
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, Tensor] = {}  # the tensors too, so that no address is used twice
+
+    def keep(tensor: Tensor) -> Tensor:
+        address = tensor.untyped_storage().data_ptr()
+        if address not in weights:
+            kept[address] = tensor
+        return tensor
+
+    windows = torch.zeros(n_sequences, trial.seq_len + 1, dtype=torch.int64)
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.loss(windows)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"xsa_lambda": 0.0},
+        {"n_kv_head": 1},
+        {"qk_norm": True},
+        {"n_sinks": 4},
+        {"n_sinks": 4, "sink_kind": "kv"},
+        {"n_sinks": 1, "sink_kind": "logit"},
+        {"n_sinks": 1, "sink_kind": "zero"},
+        {"n_head": 8, "d_head": 32, "n_kv_head": 8},
+    ],
+    ids=str,
+)
+def test_the_estimate_covers_what_autograd_saves(changes: dict[str, Any]) -> None:
+    shape = {"n_layer": 4, "d_model": 64, "n_head": 2, "d_head": 32, "n_kv_head": 2, "tokenizer": "bytes"}
+    tokens = {"seq_len": 128, "tokens_per_step": 512, "eval_tokens": 128, "bias_tokens": 128}
+    trial = Trial(**shape | tokens | changes)
+    real = saved_bytes(trial, 2) - saved_bytes(trial, 1)
+    assert 1.3 * real < sequence_bytes(trial) < 2.2 * real
+    half = Trial(**shape | tokens | changes | {"dtype": "bfloat16"})
+    assert saved_bytes(half, 2) - saved_bytes(half, 1) < sequence_bytes(half)
+
+
+def test_parts_are_as_few_and_as_equal_as_fit(tiny: Callable[..., Arm]) -> None:
+    arm = tiny(tokens_per_step=16 * 10)
+
+    def chosen(sequences: float) -> int:
+        room = (fixed_bytes(arm) + sequences * sequence_bytes(arm)) / GIB
+        micro_batch = choose_micro_batch(arm, Runtime(memory_gib_per_trial=room), CPU)
+        assert micro_batch == 1 or memory_bytes(arm, micro_batch) <= room * GIB
+        return micro_batch
+
+    assert [chosen(n) for n in (0.1, 1.5, 2.5, 4.5, 9.5, 10.5, 1000)] == [1, 1, 2, 4, 5, 10, 10]
+    assert choose_micro_batch(arm, Runtime(), CPU) == 10
+    assert choose_micro_batch(arm, Runtime(micro_batch=3, memory_gib_per_trial=0.001), CPU) == 3
+    assert choose_micro_batch(arm, Runtime(micro_batch=64), CPU) == 10
+
+
+def test_a_gpus_own_memory_is_what_a_gpu_trial_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial(model_size="1.3B")
+    gpu = SimpleNamespace(total_memory=80 * GIB)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    whole = choose_micro_batch(trial, Runtime(gpus_per_trial=1), CUDA)
+    assert 1 <= whole < trial.batch_size
+    assert memory_bytes(trial, whole) < 0.8 * 80 * GIB
+    assert choose_micro_batch(trial, Runtime(gpus_per_trial=0.5), CUDA) < whole
+    assert choose_micro_batch(trial, Runtime(gpus_per_trial=8), CUDA) == whole  # one GPU trains one arm
+
+
+def test_too_little_memory_for_a_step_at_once_changes_nothing_but_rounding(
+    tiny: Callable[..., Arm], run: Any
+) -> None:
+    arm = tiny()
+    room = (fixed_bytes(arm) + 2.5 * sequence_bytes(arm)) / GIB
+    whole = run(arm, "roomy")
+    assert whole.environment["micro_batch"] == arm.batch_size == 4
+    assert run(arm, "tight", memory_gib_per_trial=room).environment["micro_batch"] == 2
+    for kind, value in ((StepRow, "train_loss"), (EvalRow, "loss")):
+        tight, roomy = (
+            [getattr(row, value) for row in run.rows(arm, name) if isinstance(row, kind)]
+            for name in ("tight", "roomy")
+        )
+        assert tight == pytest.approx(roomy, abs=2e-6)
+
+
+def test_an_arm_in_parts_resumes_bit_for_bit(tiny: Callable[..., Arm], run: Any) -> None:
+    arm = tiny()
+    tight = RUNTIME | {"memory_gib_per_trial": (fixed_bytes(arm) + 1.5 * sequence_bytes(arm)) / GIB}
+    run(arm, "whole", **tight)
+    assert run(arm, "stopped", stop_after=3, **tight).status == "interrupted"
+    run(arm, "stopped", attempt=2, **tight)
+    assert_same(run, arm, "stopped")
