@@ -72,7 +72,7 @@ class Cost:
 
 def cost(plan: Plan) -> Cost:
     """Return what is left to spend: tokens, and training FLOPs by the 6N + attention rule."""
-    from trainer.model import count_parameters, flops_per_token
+    from trainer.cost import count_parameters, flops_per_token
 
     sizes = [count_parameters(arm) for arm in plan.arms.values()]
     left = plan.unfinished()

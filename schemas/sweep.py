@@ -69,6 +69,8 @@ class Sweep(BaseModel):
     """How the trials are executed."""
     source: str = Field("", exclude=True)
     """The text of the file, for provenance. Set by `load`."""
+    _document: Document | None = None
+    """The file with its line numbers, for messages. Set by `load`."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -82,8 +84,8 @@ class Sweep(BaseModel):
         except ValidationError as error:
             raise _explain(document, cls, error) from None
         sweep._check_values(document)
-        for trial in sweep._expand(document):
-            assert trial.id
+        sweep._document = document
+        sweep.trials()
         return sweep
 
     def trials(self) -> list[Trial]:
@@ -92,7 +94,7 @@ class Sweep(BaseModel):
 
     @cached_property
     def _distinct(self) -> list[Trial]:
-        return list({trial.id: trial for trial in self._expand(None)}.values())
+        return list({trial.id: trial for trial in self._expand()}.values())
 
     def varied(self) -> list[str]:
         """Return the names of the axes that take more than one value in this sweep."""
@@ -102,7 +104,7 @@ class Sweep(BaseModel):
     def _axes(self) -> dict[str, list[Any]]:
         return (self.grid or {}) | ({"seed": list(self.seeds)} if self.seeds is not None else {})
 
-    def _expand(self, document: Document | None) -> Iterator[Trial]:
+    def _expand(self) -> Iterator[Trial]:
         axes = self._axes()
         for cell in self.cells if self.cells is not None else [{}]:
             for combination in itertools.product(*axes.values()):
@@ -111,10 +113,10 @@ class Sweep(BaseModel):
                     yield Trial(**self.base | own)
                 except ValidationError as error:
                     message = str(error.errors()[0].get("ctx", {}).get("error", error.errors()[0]["msg"]))
-                    if document is None:
+                    if self._document is None:
                         raise UserError(message) from None
                     which = ", ".join(f"{name}={value}" for name, value in own.items()) or "base"
-                    raise document.error((), f"trial with {which}: {message}") from None
+                    raise self._document.error((), f"trial with {which}: {message}") from None
 
     def _check_values(self, document: Document) -> None:
         """Check each value by itself, so that the message points at its line."""

@@ -7,7 +7,8 @@ paths, how often to look) is in `schemas.sweep.Runtime` and never changes an ide
 import hashlib
 import json
 import re
-from functools import cached_property
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -166,12 +167,12 @@ class Trial(BaseModel):
     @cached_property
     def sa(self) -> "Arm":
         """The baseline arm of this pair."""
-        return Arm(**self.model_dump() | {"xsa_lambda": 0.0})
+        return _arm(*(0.0 if name == "xsa_lambda" else getattr(self, name) for name in AXES))
 
     @cached_property
     def xsa(self) -> "Arm":
         """The XSA arm of this pair: with λ = 0 the same arm as `sa`."""
-        return self.sa if self.xsa_lambda == 0 else Arm(**self.model_dump())
+        return self.sa if self.xsa_lambda == 0 else _arm(*(getattr(self, name) for name in AXES))
 
     @property
     def arms(self) -> "tuple[Arm, ...]":
@@ -190,19 +191,7 @@ class Arm(Trial):
     @model_validator(mode="before")
     @classmethod
     def _normalise(cls, values: Any) -> Any:
-        """Settings that have no effect take one value, so that equal runs have one identity."""
-        if not isinstance(values, dict):
-            return values
-        values = dict(values)
-        if values.get("xsa_lambda", AXES["xsa_lambda"].default) == 0:
-            values |= {name: a.history["sa"] for name, a in AXES.items() if "sa" in a.history}
-        if values.get("n_sinks", 0) == 0:
-            values["sink_kind"] = AXES["sink_kind"].default
-        if values.get("xsa_layers", "all") != "all":
-            trial = Trial(**values)
-            chosen = sorted(trial.xsa_layer_set())
-            values["xsa_layers"] = "all" if len(chosen) == trial.n_layer else ",".join(map(str, chosen))
-        return values
+        return normalise(values) if isinstance(values, dict) else values
 
     @property
     def name(self) -> Literal["sa", "xsa"]:
@@ -221,8 +210,33 @@ class Arm(Trial):
             for name, a in AXES.items()
             if a.identity and not ("before" in a.history and a.history["before"] == getattr(self, name))
         }
-        document = {"semantics_version": SEMANTICS_VERSION, **settings}
-        return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return _CANONICAL.encode({"semantics_version": SEMANTICS_VERSION, **settings})
+
+
+def normalise(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an arm's settings where those that have no effect take one value: equal runs, one identity."""
+    values = dict(values)
+    if values.get("xsa_lambda", AXES["xsa_lambda"].default) == 0:
+        values |= {name: a.history["sa"] for name, a in AXES.items() if "sa" in a.history}
+    if values.get("n_sinks", 0) == 0:
+        values["sink_kind"] = AXES["sink_kind"].default
+    if values.get("xsa_layers", "all") != "all":
+        trial = Trial(**values)
+        chosen = sorted(trial.xsa_layer_set())
+        values["xsa_layers"] = "all" if len(chosen) == trial.n_layer else ",".join(map(str, chosen))
+    return values
+
+
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@lru_cache(maxsize=10_000)
+def _arm(*values: Any) -> Arm:
+    """Return the arm with a trial's values, in the order of `AXES`. Trials share most of their baselines.
+
+    A trial has checked them, so they are not checked again: a sweep of ten thousand would wait for it.
+    """
+    return Arm.model_construct(**normalise(dict(zip(AXES, values, strict=True))))
 
 
 AXES: dict[str, Axis] = {name: Axis.from_field(name, field) for name, field in Trial.model_fields.items()}

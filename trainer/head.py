@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-ROWS = 256
-"""Rows (tokens) of logits in memory at once: with GPT-2's vocabulary 51 MB, whatever the batch."""
+from trainer.cost import HEAD_ROWS
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, *, dtype: torch.dtype) -> Tensor:
@@ -36,13 +35,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         N = len(x)
         rows, matrix = x.to(dtype), weight.to(dtype)
-        buffer = rows.new_empty(min(ROWS, N), len(weight))
+        buffer = rows.new_empty(min(HEAD_ROWS, N), len(weight))
         dx = torch.empty_like(x, dtype=torch.float32) if wanted else None
         dweight = torch.zeros_like(weight, dtype=torch.float32) if wanted else None
         total = torch.zeros((), dtype=torch.float32, device=x.device)
         with torch.autocast(x.device.type, enabled=False):
-            for start in range(0, N, ROWS):
-                part = slice(start, min(start + ROWS, N))
+            for start in range(0, N, HEAD_ROWS):
+                part = slice(start, min(start + HEAD_ROWS, N))
                 chunk, target = rows[part], targets[part, None]
                 logits = torch.mm(chunk, matrix.T, out=buffer[: len(chunk)]).float()
                 own = logits.gather(1, target)

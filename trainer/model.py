@@ -1,4 +1,4 @@
-"""The language model of the paper's section 4.1, and what can be counted about it.
+"""The language model of the paper's section 4.1.
 
 nanoGPT's pre-LN transformer with rotary positions instead of learned ones, a LayerNorm right after
 the token embedding, an attention width that is independent of the model's, and tied embeddings.
@@ -184,26 +184,3 @@ def _initialise(name: str, parameter: Tensor, trial: Trial) -> None:
     generator = torch.Generator().manual_seed(int.from_bytes(seed, "little"))
     std = INIT_STD / math.sqrt(2 * trial.n_layer) if name.endswith("c_proj.weight") else INIT_STD
     parameter.normal_(0, std, generator=generator)
-
-
-def count_parameters(trial: Trial) -> int:
-    """Return the number of weights, the tied embedding counted once. Allocates nothing."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in GPT(trial).parameters())
-
-
-def count_non_embedding(trial: Trial) -> int:
-    """Return the number of weights outside the token embedding. Allocates nothing."""
-    return count_parameters(trial) - padded_vocab(trial.tokenizer) * trial.d_model
-
-
-def flops_per_token(trial: Trial) -> float:
-    """Return the floating-point operations of one token's forward and backward pass.
-
-    6 a weight that multiplies (the head included, the embedding look-up not) and 12 L H D T for
-    attention, counted in full as nanoGPT counts it but for the actual attention width.
-    """
-    width, kv_width = trial.n_head * trial.d_head, trial.n_kv_head * trial.d_head
-    layer = trial.d_model * (2 * width + 2 * kv_width) + 8 * trial.d_model**2
-    weights = trial.n_layer * layer + padded_vocab(trial.tokenizer) * trial.d_model
-    return 6.0 * weights + 12.0 * trial.n_layer * width * trial.seq_len

@@ -16,11 +16,12 @@ from schemas.sweep import Runtime
 from schemas.trial import Arm
 from trainer import checkpoint
 from trainer.bias import measure_rows
+from trainer.cost import count_parameters
 from trainer.data import Batches, Windows
 from trainer.journal import Logbook, hold, journal_size
 from trainer.memory import choose_micro_batch
 from trainer.metrics import Losses, evaluate, micro_batches
-from trainer.model import GPT, build, count_parameters
+from trainer.model import GPT, build
 from trainer.optim import make_optimizers, set_learning_rate
 from trainer.process import environment
 from trainer.schedule import learning_rate

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.head import ROWS, linear_cross_entropy
+from trainer.cost import HEAD_ROWS
+from trainer.head import linear_cross_entropy
 
 
 def draw(n: int, width: int = 16, vocab: int = 320, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
@@ -15,7 +16,7 @@ def draw(n: int, width: int = 16, vocab: int = 320, scale: float = 1.0) -> tuple
     return x, weight, torch.randint(vocab, (n,), generator=generator)
 
 
-@pytest.mark.parametrize("n", [1, 7, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 3])
+@pytest.mark.parametrize("n", [1, 7, HEAD_ROWS, HEAD_ROWS + 1, 2 * HEAD_ROWS, 2 * HEAD_ROWS + 3])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 20.0])
 def test_values_and_gradients_are_those_of_full_logits(n: int, scale: float) -> None:
     results = []
@@ -39,7 +40,7 @@ def test_losses_far_beyond_exp_stay_exact() -> None:
 
 
 def test_without_gradients_only_the_loss_is_made() -> None:
-    x, weight, targets = draw(2 * ROWS + 3)
+    x, weight, targets = draw(2 * HEAD_ROWS + 3)
     with_gradients = linear_cross_entropy(x, weight, targets, dtype=torch.float32)
     with torch.no_grad(), torch.profiler.profile() as profile:
         without = linear_cross_entropy(x, weight, targets, dtype=torch.float32)
@@ -50,7 +51,7 @@ def test_without_gradients_only_the_loss_is_made() -> None:
 def test_bfloat16_products_stay_near() -> None:
     results = []
     for dtype in (torch.float32, torch.bfloat16):
-        x, weight, targets = draw(ROWS + 3, scale=0.3)
+        x, weight, targets = draw(HEAD_ROWS + 3, scale=0.3)
         loss = linear_cross_entropy(x, weight, targets, dtype=dtype)
         loss.backward()
         assert loss.dtype == x.grad.dtype == weight.grad.dtype == torch.float32

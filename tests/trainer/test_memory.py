@@ -13,7 +13,8 @@ from schemas.report import EvalRow, StepRow
 from schemas.sweep import Runtime
 from schemas.trial import Arm, Trial
 from tests.trainer.test_resume import RUNTIME, assert_same
-from trainer.memory import choose_micro_batch, fixed_bytes, memory_bytes, sequence_bytes
+from trainer.cost import fixed_bytes, memory_bytes, sequence_bytes
+from trainer.memory import choose_micro_batch
 from trainer.model import build
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

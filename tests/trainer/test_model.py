@@ -11,7 +11,8 @@ from torch import Tensor
 import trainer.attention
 from schemas.sizes import SIZES
 from schemas.trial import Arm, Trial
-from trainer.model import GPT, Observation, build, count_non_embedding, count_parameters, flops_per_token
+from trainer.cost import count_non_embedding, count_parameters, flops_per_token
+from trainer.model import GPT, Observation, build
 from trainer.optim import make_optimizers, set_learning_rate
 
 CPU = torch.device("cpu")
@@ -34,7 +35,8 @@ def test_parameters_are_those_of_table_1(size: str, paper: float, embedding: flo
 
 
 def test_counting_allocates_nothing_and_counts_what_is_built(tiny: Callable[..., Arm]) -> None:
-    for changes in ({}, {"n_kv_head": 2}, {"n_sinks": 3}, {"n_sinks": 3, "sink_kind": "kv"}):
+    sinks = [{"n_sinks": 3, "sink_kind": kind} for kind in ("token", "kv", "logit", "zero")]
+    for changes in ({}, {"n_kv_head": 2}, {"qk_norm": True}, *sinks):
         arm = tiny(**changes)
         model, _ = build(arm, CPU)
         assert count_parameters(arm) == sum(p.numel() for p in model.parameters())
