@@ -8,12 +8,24 @@ import sqlalchemy as sa
 from results import schema
 from results.record import now_us
 from results.schema import FINISHED
-from results.store import Store
+from results.store import Store, as_text
 
 LEASE_S = 90
 """A running arm whose lease was not renewed for this long may be taken over."""
 
 
+CAUSES = (
+    "user_error",
+    "host_oom",
+    "cuda_oom",
+    "timeout",
+    "node_lost",
+    "preempted",
+    "store_error",
+    "cancelled",
+    "interrupted",
+)
+"""Why an attempt ended without a result."""
 INTERRUPTIONS = ("interrupted", "cancelled", "node_lost", "preempted", "store_error")
 """Causes that say nothing against the arm itself."""
 
@@ -74,23 +86,35 @@ def claim(
 
 
 def renew(store: Store, owner: str) -> None:
-    """Extend the lease of every arm that `owner` holds."""
+    """Give a sign of life: extend the lease of every arm that `owner` holds."""
+    now = now_us()
     with store.write() as connection:
         connection.execute(
             schema.arm.update()
             .where(schema.arm.c.lease_owner == owner)
-            .values(lease_until_us=now_us() + LEASE_S * 1_000_000)
+            .values(lease_until_us=now + LEASE_S * 1_000_000)
+        )
+        connection.execute(
+            schema.session.update().where(schema.session.c.owner == owner).values(seen_at_us=now)
         )
 
 
 def end_attempt(
-    store: Store, arm_id: str, number: int, *, cause: str, error: str, traceback: str | None = None
+    store: Store,
+    arm_id: str,
+    number: int,
+    *,
+    cause: str,
+    error: str,
+    traceback: str | None = None,
+    hostname: str | None = None,
 ) -> None:
     """Close an attempt that did not finish: `interrupted` for what was not the arm's own fault, else `failed`.
 
-    The next run tries both again.
+    The next run tries both again. `hostname` is kept where the worker did not live to tell it.
     """
     status = "interrupted" if cause in INTERRUPTIONS else "failed"
+    error, traceback = as_text(error), None if traceback is None else as_text(traceback)
     with store.write() as connection:
         arm, attempt = schema.arm, schema.attempt
         connection.execute(
@@ -102,5 +126,12 @@ def end_attempt(
         connection.execute(
             attempt.update()
             .where(attempt.c.arm_id == key, attempt.c.no == number, attempt.c.ended_at_us.is_(None))
-            .values(status=status, cause=cause, error=error, traceback=traceback, ended_at_us=now_us())
+            .values(
+                status=status,
+                cause=cause,
+                error=error,
+                traceback=traceback,
+                hostname=sa.func.coalesce(attempt.c.hostname, hostname),
+                ended_at_us=now_us(),
+            )
         )

@@ -7,10 +7,13 @@ from typing import Literal
 import psutil
 import sqlalchemy as sa
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from schemas.errors import UserError
 
 DEFAULT_DB = "results.db"
+POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
+"""Schemes of URLs, all of which psycopg 3 opens."""
 NETWORK_FILE_SYSTEMS = (
     "nfs",
     "cifs",
@@ -42,8 +45,28 @@ def address_of(db: str | Path | None) -> str:
 
 
 def url_of(address: str) -> sa.URL:
-    """Return the URL of an address. A path is taken as it is: `?`, `#` and `%` mean nothing in it."""
-    return make_url(address) if "://" in address else sa.URL.create("sqlite", database=address)
+    """Return the URL of an address. A path is taken as it is: `?`, `#` and `%` mean nothing in it.
+
+    Raises `StoreError`, which never shows more than the scheme: the rest may hold a password.
+    """
+    scheme, is_url, _ = address.partition("://")
+    if not is_url:
+        return sa.URL.create("sqlite", database=address)
+    if scheme not in ("sqlite", *POSTGRESQL):
+        raise StoreError(
+            f"{scheme}://... is not a database URL that can be opened. "
+            "Give a path, or a URL such as postgresql://user@host/name."
+        )
+    try:
+        url = make_url(address)
+    except (ArgumentError, ValueError):
+        url = None
+    if url is None or "@" in (url.host or ""):
+        raise StoreError(
+            f"{scheme}://... is not a database URL that can be opened. It has the form "
+            "postgresql://user:password@host:5432/name, with @, : and / in a password as %40, %3A and %2F."
+        )
+    return url
 
 
 def shown(path: Path) -> str:
@@ -51,10 +74,13 @@ def shown(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def without_password(text: str) -> str:
-    """Return a URL fit to be shown."""
-    head, at, tail = text.rpartition("@")
-    return f"{head.partition('://')[0]}://...@{tail}" if at else text
+def shown_url(url: sa.URL) -> str:
+    """Return what messages call a server's database: a URL without what may be secret."""
+    where = {key: value for key, value in url.query.items() if key in ("host", "port")}
+    shown = sa.URL.create(
+        "postgresql", url.username, host=url.host, port=url.port, database=url.database, query=where
+    )
+    return shown.render_as_string()
 
 
 def check_file(path: Path, mode: Literal["read", "write"]) -> None:

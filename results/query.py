@@ -1,41 +1,50 @@
-"""Every read: one question, one tidy DataFrame with the right types."""
+"""Every read: one question, one tidy frame with the right types."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pandas as pd
 import sqlalchemy as sa
 
+from results import bulk
+from results.columns import check_form, chosen, delivered, frame, shown_name
+from results.filters import conditions
+from results.schema import ARM_STATUS
 from results.store import Store
 from schemas.errors import UserError
 from schemas.names import unknown_name
 from schemas.trial import AXES
 
-_DTYPES: dict[type, str] = {float: "float64", int: "int64", str: "str", bool: "bool"}
-_COLUMNS = {
-    "text": "trial arm variant status sa_arm xsa_arm sa_status xsa_status metric cause error traceback hostname "
-    "device git_sha environment sweep description source storage",
-    "Int64": "step tokens layer n_params attempt threads peak_rss_bytes arms trials",
-    "float64": "sa_train_loss xsa_train_loss delta_train_loss sa_val_loss xsa_val_loss delta_val_loss train_loss "
-    "lr_now grad_norm tok_per_s val_loss value wall_s",
-    "boolean": "dirty",
-}
-_KNOWN = {
-    name: "str" if dtype == "text" else dtype for dtype, names in _COLUMNS.items() for name in names.split()
-}
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Rows: TypeAlias = "pd.DataFrame | pa.Table"
+"""What a question is answered with: a DataFrame, or with `to="arrow"` a table of pyarrow's."""
+Columns = str | Iterable[str] | None
+To = Literal["pandas", "arrow"]
+_SWEEPS = f"""
+SELECT w.name AS sweep, w.description, w.source, w.storage, w.created_at_us, w.updated_at_us,
+    (SELECT count(*) FROM sweep_trial st WHERE st.sweep_id = w.id) AS trials,
+    {", ".join(f"count(CASE a.status WHEN '{status}' THEN 1 END) AS {status}" for status in ARM_STATUS)},
+    count(a.id) AS arms
+FROM sweep w LEFT JOIN v_sweep_arms v ON v.sweep_id = w.id LEFT JOIN arm a ON a.id = v.arm_id
+GROUP BY w.id ORDER BY w.name"""
 
 
 class Database:
     """A store opened for reading. `results.open()` makes one.
 
     Filters are axis names or columns: `seq_len=64`, one of several `seq_len=[64, 128]`, or a range
-    `lr=(1e-4, 1e-3)` with both ends in it (`None` leaves an end open). An unknown name raises
-    `schemas.names.UnknownName` with the nearest one.
+    `lr=(1e-4, 1e-3)` with both ends in it (`None` leaves an end open). `columns=["lr", "step"]` returns
+    these alone, `to="arrow"` a `pyarrow.Table` instead of a DataFrame. An unknown name raises
+    `schemas.names.UnknownName` with the nearest one. Each call sees one state of the store.
     """
 
     def __init__(self, db: str | Path | None = None) -> None:
         self.store = Store.open(db, mode="read")
+        self._known: dict[str, list[str]] = {}
 
     def close(self) -> None:
         """Close the store."""
@@ -47,109 +56,146 @@ class Database:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def pairs(self, sweep: str | None = None, **filters: Any) -> pd.DataFrame:
+    def pairs(
+        self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
+    ) -> Rows:
         """One row a trial: its axes, both arms' losses (nats/token) and delta = XSA - SA.
 
         The losses are those at `step`, the last step at which both arms were evaluated: the final
         ones where `status` is `done`, provisional ones otherwise.
         """
-        frame = self._select("v_results", sweep, filters, order=[*AXES, "trial"])
-        return frame.drop(columns="trial_id")
+        return self._view("v_results", sweep, filters, columns, to, order=[*AXES, "trial"])
 
-    def curves(self, sweep: str | None = None, **filters: Any) -> pd.DataFrame:
+    def curves(
+        self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
+    ) -> Rows:
         """One row an arm and step: training loss, schedule and held-out loss (nats/token).
 
         `lr` is the axis (the peak), `lr_now` the rate at the step; `val_loss` is missing where a
         step was not evaluated.
         """
-        return self._select("v_curves", sweep, filters, order=["arm_id", "step"]).drop(columns="arm_id")
+        return self._bulk(bulk.curves, bulk.CURVES, sweep, filters, columns, to)
 
-    def layers(self, sweep: str | None = None, **filters: Any) -> pd.DataFrame:
+    def layers(
+        self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
+    ) -> Rows:
         """One row an arm, step, bias metric and layer; the metrics are `schemas.report.METRICS`."""
-        order = ["arm_id", "step", "metric", "layer"]
-        return self._select("v_layers", sweep, filters, order=order).drop(columns="arm_id")
+        return self._bulk(bulk.layers, bulk.LAYERS, sweep, filters, columns, to)
 
-    def attempts(self, sweep: str | None = None, **filters: Any) -> pd.DataFrame:
-        """One row an attempt at an arm: where it ran, with what, and how it ended."""
-        frame = self._select("v_attempts", sweep, filters, order=["arm_id", "attempt"]).drop(columns="arm_id")
-        frame["wall_s"] = (frame["ended_at"] - frame["started_at"]).dt.total_seconds()
-        return frame
+    def attempts(
+        self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
+    ) -> Rows:
+        """One row an attempt at an arm: where it ran, with what, how it ended and in how many seconds."""
+        order = ["arm_id", "attempt"]
+        return self._view("v_attempts", sweep, filters, columns, to, order=order, also=_duration)
 
-    def sweeps(self) -> pd.DataFrame:
+    def sweeps(self, *, columns: Columns = None, to: To = "pandas") -> Rows:
         """One row a sweep, with how many of its arms stand where."""
-        query = """
-            SELECT w.name AS sweep, w.description, w.source, w.storage, w.created_at_us, w.updated_at_us,
-                (SELECT count(*) FROM sweep_trial st WHERE st.sweep_id = w.id) AS trials
-            FROM sweep w ORDER BY w.name"""
-        frame = self.sql(query)
-        counts = self.sql("SELECT sweep, status, arms FROM v_status")
-        wide = counts.pivot(index="sweep", columns="status", values="arms") if len(counts) else pd.DataFrame()
-        from results.schema import ARM_STATUS
+        check_form(to)
+        with snapshot(self.store) as connection:
+            found = _read(connection, sa.text(_SWEEPS))
+        return delivered(found[chosen(list(found), columns)], to)
 
-        for status in ARM_STATUS:
-            known = wide[status] if status in wide else pd.Series(dtype="Int64")
-            frame[status] = frame["sweep"].map(known).fillna(0).astype("int64")
-        frame["arms"] = frame[list(ARM_STATUS)].sum(axis=1)
-        return frame
-
-    def sql(self, query: str, **parameters: Any) -> pd.DataFrame:
+    def sql(self, query: str, *, to: To = "pandas", **parameters: Any) -> Rows:
         """The rows of any SELECT, with `:name` parameters."""
-        with self.store.read() as connection:
-            result = connection.execute(sa.text(query), parameters)
-            return _typed(list(result.keys()), [tuple(row) for row in result])
+        check_form(to)
+        statement = sa.text(query)
+        wanted = set(statement.compile().params)
+        for name in wanted ^ parameters.keys():
+            if name in parameters:
+                raise unknown_name("parameter", name, wanted)
+            raise UserError(f"The query has a parameter :{name}; give its value: sql(query, {name}=...).")
+        with snapshot(self.store) as connection:
+            return delivered(_read(connection, statement, parameters, strict=False), to)
 
-    def _select(
-        self, view: str, sweep: str | None, filters: dict[str, Any], *, order: Iterable[str]
-    ) -> pd.DataFrame:
-        with self.store.read() as connection:
-            columns = [column["name"] for column in sa.inspect(connection).get_columns(view)]
-            source = sa.table(view, *(sa.column(name) for name in columns))
-            conditions = [_condition(source.c, name, wanted, columns) for name, wanted in filters.items()]
+    def _view(
+        self,
+        view: str,
+        sweep: str | None,
+        filters: Mapping[str, Any],
+        columns: Columns,
+        to: To,
+        *,
+        order: Sequence[str],
+        also: Callable[[Any], dict[str, Any]] = lambda source: {},
+    ) -> Rows:
+        """Return rows of a view, and what `also` computes from its columns."""
+        check_form(to)
+        with snapshot(self.store) as connection:
+            if view not in self._known:
+                found = connection.execute(sa.text(f"SELECT * FROM {view} LIMIT 0"))
+                self._known[view] = list(found.keys())
+            source = sa.table(view, *(sa.column(name) for name in self._known[view]))
+            values = {shown_name(name): column for name, column in source.c.items()} | also(source.c)
+            key = next(name for name in ("trial_id", "arm_id") if name in values)
+            shown = [name for name in values if name != key]
+            _check_filters(filters, shown)
+            where = conditions(filters, values)
             if sweep is not None:
-                conditions.append(self._of_sweep(connection, source, sweep))
-            query = sa.select(source).where(*conditions).order_by(*(source.c[name] for name in order))
-            rows = [tuple(row) for row in connection.execute(query)]
-        return _typed(columns, rows)
+                where.append(source.c[key].in_(self._members(connection, key, sweep)))
+            names = chosen(shown, columns)
+            query = sa.select(*(values[name] for name in names)).where(*where)
+            found = _read(connection, query.order_by(*(source.c[name] for name in order)))
+        return delivered(found, to)
 
-    def _of_sweep(
-        self, connection: sa.Connection, source: sa.TableClause, name: str
-    ) -> sa.ColumnElement[bool]:
+    def _bulk(
+        self,
+        read: Callable[..., pd.DataFrame],
+        known: Sequence[str],
+        sweep: str | None,
+        filters: Mapping[str, Any],
+        columns: Columns,
+        to: To,
+    ) -> Rows:
+        check_form(to)
+        names = chosen(known, columns)
+        _check_filters(filters, known)
+        with snapshot(self.store) as connection:
+            members = None if sweep is None else self._members(connection, "arm_id", sweep)
+            found = read(connection, filters, members, names)
+        return delivered(found, to)
+
+    def _members(self, connection: sa.Connection, key: str, sweep: str) -> sa.Select[Any]:
+        """Return the query for the keys of a sweep's trials or arms."""
         sweeps = {row.name: row.id for row in connection.execute(sa.text("SELECT name, id FROM sweep"))}
-        if name not in sweeps:
-            raise unknown_name("sweep", name, sweeps)
-        key, members = ("trial_id", "sweep_trial") if "trial_id" in source.c else ("arm_id", "v_sweep_arms")
-        member = sa.table(members, sa.column(key), sa.column("sweep_id"))
-        return source.c[key].in_(sa.select(member.c[key]).where(member.c.sweep_id == sweeps[name]))
+        if sweep not in sweeps:
+            raise unknown_name("sweep", sweep, sweeps)
+        table = {"trial_id": "sweep_trial", "arm_id": "v_sweep_arms"}[key]
+        member = sa.table(table, sa.column(key), sa.column("sweep_id"))
+        return sa.select(member.c[key]).where(member.c.sweep_id == sweeps[sweep])
 
 
-def _condition(columns: Any, name: str, wanted: Any, known: list[str]) -> sa.ColumnElement[bool]:
-    if name not in known:
-        raise unknown_name("filter", name, known)
-    column = columns[name]
-    check = AXES[name].check if name in AXES else lambda value: value
-    if hasattr(wanted, "tolist"):  # NumPy's scalars and arrays
-        wanted = wanted.tolist()
-    if isinstance(wanted, tuple):
-        if len(wanted) != 2:
-            raise UserError(f"{name}={wanted}: a range has two ends; write a list for several values.")
-        low, high = wanted
-        parts = [] if low is None else [column >= check(low)]
-        parts += [] if high is None else [column <= check(high)]
-        return sa.and_(sa.true(), *parts)
-    if isinstance(wanted, (list, set, frozenset, range)):
-        return column.in_([check(value) for value in wanted])  # type: ignore[no-any-return]
-    return column == check(wanted)  # type: ignore[no-any-return]
+@contextmanager
+def snapshot(store: Store) -> Iterator[sa.Connection]:
+    """A connection all of whose reads see one state of the store."""
+    with store.read() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN")
+        else:
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        yield connection
 
 
-def _typed(columns: list[str], rows: list[tuple[Any, ...]]) -> pd.DataFrame:
-    frame = pd.DataFrame.from_records(rows, columns=columns)
-    for name in columns:
-        if name.endswith("_at_us"):
-            frame[name] = pd.to_datetime(frame[name], unit="us", utc=True).astype("datetime64[us, UTC]")
-        elif name in AXES:
-            frame[name] = frame[name].astype(_DTYPES[AXES[name].kind])
-        elif name in _KNOWN:
-            frame[name] = frame[name].astype(_KNOWN[name])
-    return frame.rename(
-        columns={name: name.removesuffix("_us") for name in columns if name.endswith("_at_us")}
-    )
+def _duration(attempts: Any) -> dict[str, Any]:
+    seconds = (attempts.ended_at_us - attempts.started_at_us) / sa.literal(1e6)
+    return {"wall_s": seconds.label("wall_s")}
+
+
+def _check_filters(filters: Mapping[str, Any], known: Iterable[str]) -> None:
+    for name in filters:
+        if name not in known:
+            raise unknown_name("filter", name, known)
+
+
+def _read(
+    connection: sa.Connection,
+    query: Any,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    strict: bool = True,
+) -> pd.DataFrame:
+    """Return what a query finds, from the driver's own cursor: SQLAlchemy's rows would double the time."""
+    result = connection.execute(query, parameters)
+    if not result.returns_rows:
+        raise UserError("That statement returns no rows; `sql` is for a SELECT.")
+    return frame(list(result.keys()), result.cursor.fetchall(), strict=strict)

@@ -12,22 +12,22 @@ from pydantic import ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 
 from results import schema
+from results.rows import record_rows
 from results.schema import FINISHED
-from results.store import Store, as_kind
-from schemas.names import unknown_name
+from results.store import Store
 from schemas.report import (
     ArmRecord,
     DamagedJournal,
-    EvalRow,
-    LayerRow,
     Report,
-    StepRow,
     read_finished,
     read_record,
     read_rows,
 )
 from schemas.sweep import Sweep
 from schemas.trial import AXES, Arm, Trial
+
+_OF_ONE_ATTEMPT = ("pid", "micro_batch", "peak_rss_bytes", "peak_gpu_bytes")
+"""What a worker tells of its environment that does not describe the machine or the software."""
 
 
 def now_us() -> int:
@@ -43,19 +43,6 @@ def _insert(connection: sa.Connection, table: sa.Table) -> Any:
 def _insert_new(connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
     if rows:
         connection.execute(_insert(connection, table).on_conflict_do_nothing(), rows)
-
-
-def _upsert(connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-    """Insert rows; on conflict the row of the higher attempt stays."""
-    if not rows:
-        return
-    insert = _insert(connection, table)
-    keys = [column.name for column in table.primary_key]
-    changed = {
-        column.name: insert.excluded[column.name] for column in table.columns if column.name not in keys
-    }
-    fenced = insert.excluded.attempt >= table.c.attempt
-    connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=changed, where=fenced), rows)
 
 
 def _arm_row(arm: Arm) -> dict[str, Any]:
@@ -87,7 +74,8 @@ def save_sweep(store: Store, sweep: Sweep, trials: Sequence[Trial], storage: Pat
         )
         sweep_id = connection.scalar(sa.select(schema.sweep.c.id).where(schema.sweep.c.name == sweep.name))
         arms = {arm.id: arm for trial in trials for arm in trial.arms}
-        _insert_new(connection, schema.arm, [_arm_row(arm) for arm in arms.values()])
+        # In one order, or two sweeps that share arms could each wait for the other's.
+        _insert_new(connection, schema.arm, [_arm_row(arms[arm_id]) for arm_id in sorted(arms)])
         arm_ids = _ids(connection, schema.arm, list(arms))
         rows = [
             {
@@ -96,7 +84,7 @@ def save_sweep(store: Store, sweep: Sweep, trials: Sequence[Trial], storage: Pat
                 "xsa_arm_id": arm_ids[trial.xsa.id],
                 "created_at_us": now,
             }
-            for trial in trials
+            for trial in sorted(trials, key=lambda trial: trial.id)
         ]
         _insert_new(connection, schema.trial, rows)
         trial_ids = _ids(connection, schema.trial, [trial.id for trial in trials])
@@ -121,20 +109,23 @@ def record(store: Store, report: Report, *, packages: dict[str, str] | None = No
     """Write a worker's report. Returns False, and writes nothing, if a newer attempt has the arm."""
     told = report.record
     with store.write() as connection:
-        arm = schema.arm
-        _insert_new(connection, arm, [_arm_row(_arm_of(told))])
-        row = connection.execute(
+        arm, settings = schema.arm, _arm_of(told)
+        query = (
             sa.select(arm.c.id, arm.c.attempt, arm.c.status)
             .where(arm.c.fingerprint == told.arm_id)
             .with_for_update()  # a claim between this and the update would be undone
-        ).one()
+        )
+        row = connection.execute(query).first()
+        if row is None:
+            _insert_new(connection, arm, [_arm_row(settings)])
+            row = connection.execute(query).one()
         if told.attempt < row.attempt or (row.status in FINISHED and told.status not in FINISHED):
             return False
         status = told.status
         if status not in FINISHED and not (row.status == "running" and row.attempt == told.attempt):
             # No claim of this store stands behind it: it is read from a journal whose worker has ended.
             status = "interrupted" if told.attempt > row.attempt else row.status
-        _record_rows(connection, report, row.id)
+        record_rows(connection, report, row.id)
         _record_state(connection, told, row.id, status)
         _record_attempt(connection, told, row.id, status, packages)
         return True
@@ -157,33 +148,6 @@ def _arm_of(told: ArmRecord) -> Arm:
     return arm
 
 
-def _record_rows(connection: sa.Connection, report: Report, arm_id: int) -> None:
-    told = report.record
-    key = {"arm_id": arm_id, "attempt": told.attempt}
-    # An attempt goes on from its last checkpoint: what earlier ones did beyond that never happened.
-    first = min((row.step for row in report.rows), default=told.step + 1)
-    for table in (schema.arm_step, schema.arm_eval, schema.layer_metric):
-        superseded = sa.and_(table.c.arm_id == arm_id, table.c.attempt < told.attempt, table.c.step >= first)
-        connection.execute(table.delete().where(superseded))
-    steps, evals, layers = [], [], []
-    metric_ids = {
-        row.name: row.id for row in connection.execute(sa.select(schema.metric.c.name, schema.metric.c.id))
-    }
-    for row in report.rows:
-        if isinstance(row, StepRow):
-            steps.append(key | _with_kinds(row, "train_loss", "grad_norm"))
-        elif isinstance(row, EvalRow):
-            evals.append(key | _with_kinds(row, "loss"))
-        else:
-            values = _with_kinds(row, "value")
-            if values["metric"] not in metric_ids:
-                raise DamagedJournal(str(unknown_name("metric", values["metric"], metric_ids)))
-            layers.append(key | {"metric_id": metric_ids[values.pop("metric")]} | values)
-    _upsert(connection, schema.arm_step, steps)
-    _upsert(connection, schema.arm_eval, evals)
-    _upsert(connection, schema.layer_metric, layers)
-
-
 def _record_state(connection: sa.Connection, told: ArmRecord, arm_id: int, status: str) -> None:
     values: dict[str, Any] = {
         "status": status,
@@ -203,43 +167,42 @@ def _record_state(connection: sa.Connection, told: ArmRecord, arm_id: int, statu
     connection.execute(schema.arm.update().where(schema.arm.c.id == arm_id).values(**values))
 
 
-def _with_kinds(row: StepRow | EvalRow | LayerRow, *floats: str) -> dict[str, Any]:
-    values = dict(vars(row))
-    for name in floats:
-        values[name], values[f"{name}_kind"] = as_kind(values[name])
-    return values
-
-
 def _record_attempt(
     connection: sa.Connection, told: ArmRecord, arm_id: int, status: str, packages: dict[str, str] | None
 ) -> None:
     attempt, seen = schema.attempt, told.environment
-    fixed = {key: value for key, value in seen.items() if key not in ("pid", "peak_rss_bytes")}
+    fixed = {key: value for key, value in seen.items() if key not in _OF_ONE_ATTEMPT}
     document = json.dumps(fixed | {"packages": packages or {}}, sort_keys=True)
     fingerprint = hashlib.sha256(document.encode()).hexdigest()
-    _insert_new(connection, schema.environment, [{"fingerprint": fingerprint, "document": document}])
+    environments = _ids(connection, schema.environment, [fingerprint])
+    if fingerprint not in environments:
+        _insert_new(connection, schema.environment, [{"fingerprint": fingerprint, "document": document}])
+        environments = _ids(connection, schema.environment, [fingerprint])
     values = {
         "status": status,
         "hostname": seen.get("hostname"),
         "device": seen.get("device"),
         "threads": seen.get("threads"),
+        "micro_batch": seen.get("micro_batch"),
         "peak_rss_bytes": seen.get("peak_rss_bytes"),
+        "peak_gpu_bytes": seen.get("peak_gpu_bytes"),
     }
     known = (
         attempt.c.environment_id if packages is None else None
     )  # a journal does not know the driver's packages
-    new = _ids(connection, schema.environment, [fingerprint])[fingerprint]
+    new = environments[fingerprint]
     if status != "running":
         cause = "interrupted" if status == "interrupted" else None
         values |= {"ended_at_us": now_us(), "cause": cause, "error": None}
     this = sa.and_(attempt.c.arm_id == arm_id, attempt.c.no == told.attempt)
-    connection.execute(
+    updated = connection.execute(
         attempt.update()
         .where(this, attempt.c.ended_at_us.is_(None))
         .values(environment_id=sa.func.coalesce(known, new), **values)
     )
-    row = {"arm_id": arm_id, "no": told.attempt, "owner": "ingested", "started_at_us": now_us()}
-    _insert_new(connection, attempt, [row | values | {"environment_id": new}])
+    if updated.rowcount == 0:
+        row = {"arm_id": arm_id, "no": told.attempt, "owner": "ingested", "started_at_us": now_us()}
+        _insert_new(connection, attempt, [row | values | {"environment_id": new}])
 
 
 def ingest(store: Store, folder: Path) -> bool:

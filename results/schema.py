@@ -12,14 +12,18 @@ from sqlalchemy import BigInteger, Boolean, CheckConstraint, Double, ForeignKey,
 
 from schemas.trial import AXES
 
-SCHEMA_VERSION = 1
-"""Version of the tables' structure; axis columns are not part of it."""
+REVISION = "0002"
+"""The newest of results/migrations, which ends in these tables; axis columns are not part of it."""
 ARM_STATUS = ("pending", "running", "done", "diverged", "failed", "interrupted")
 FINISHED = ("done", "diverged")
 """Statuses that are results: such an arm is never trained again."""
 
+EVENT_LEVEL = ("info", "warning", "error")
+
 metadata = sa.MetaData()
-_TYPES: dict[type, Any] = {float: Double, int: BigInteger, str: String, bool: Boolean}
+_NAME = String().with_variant(String(collation="C"), "postgresql")
+"""A text that rows are ordered by: byte by byte in every database, whatever a server's locale is."""
+_TYPES: dict[type, Any] = {float: Double, int: BigInteger, str: _NAME, bool: Boolean}
 
 
 def _id() -> sa.Column[int]:
@@ -38,19 +42,24 @@ def axis_columns() -> list[sa.Column[Any]]:
     ]
 
 
+alembic_version = sa.Table(
+    "alembic_version",
+    metadata,
+    sa.Column("version_num", String(32), nullable=False, comment="a file in results/migrations"),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""One row: the revision of the tables. Alembic's own, declared here so that reading needs no Alembic."""
 schema_meta = sa.Table(
     "schema_meta",
     metadata,
-    sa.Column(
-        "version", Integer, primary_key=True, comment="SCHEMA_VERSION of the program that made the tables"
-    ),
-    sa.Column("views", Text, nullable=False, comment="hash of the views' definitions"),
+    sa.Column("views", String(64), primary_key=True, comment="hash of the views' definitions"),
 )
+"""One row."""
 sweep = sa.Table(
     "sweep",
     metadata,
     _id(),
-    sa.Column("name", String, nullable=False, unique=True),
+    sa.Column("name", _NAME, nullable=False, unique=True, comment="what commands call it"),
     sa.Column("description", Text, nullable=False),
     sa.Column("source", Text, nullable=False, comment="the YAML file as it was last run"),
     sa.Column("storage", Text, nullable=False, comment="where the arms' folders are"),
@@ -78,7 +87,7 @@ arm = sa.Table(
     sa.Column("data_sha256", String(64), comment="the token stream"),
     sa.Column("wall_s", Double),
     sa.Column("lease_owner", Text, comment="the run that trains it now"),
-    sa.Column("lease_until_us", BigInteger),
+    sa.Column("lease_until_us", BigInteger, comment="until then no other run takes it over"),
     sa.Column("created_at_us", BigInteger, nullable=False),
     sa.Column("finished_at_us", BigInteger),
     Index("arm_status", "status", "lease_until_us"),
@@ -105,7 +114,7 @@ environment = sa.Table(
     "environment",
     metadata,
     _id(),
-    sa.Column("fingerprint", String(64), nullable=False, unique=True),
+    sa.Column("fingerprint", String(64), nullable=False, unique=True, comment="sha256 of the document"),
     sa.Column("document", Text, nullable=False, comment="versions of packages and hardware, as JSON"),
 )
 attempt = sa.Table(
@@ -113,19 +122,21 @@ attempt = sa.Table(
     metadata,
     _id(),
     sa.Column("arm_id", ForeignKey("arm.id"), nullable=False),
-    sa.Column("no", Integer, nullable=False),
+    sa.Column("no", Integer, nullable=False, comment="number of the attempt at this arm, from 1"),
     sa.Column("status", String, nullable=False),
     sa.Column("cause", String, comment="user_error, host_oom, ... where it did not finish"),
     sa.Column("error", Text),
     sa.Column("traceback", Text),
-    sa.Column("owner", Text, nullable=False),
+    sa.Column("owner", Text, nullable=False, comment="the run that tried, as `session.owner`"),
     sa.Column("hostname", String),
     sa.Column("device", String),
     sa.Column("threads", Integer),
+    sa.Column("micro_batch", Integer, comment="sequences in one forward pass"),
     sa.Column("environment_id", ForeignKey("environment.id")),
     sa.Column("git_sha", String(40)),
     sa.Column("dirty", Boolean, comment="whether the code had uncommitted changes"),
     sa.Column("peak_rss_bytes", BigInteger),
+    sa.Column("peak_gpu_bytes", BigInteger),
     sa.Column("started_at_us", BigInteger, nullable=False),
     sa.Column("ended_at_us", BigInteger),
     sa.UniqueConstraint("arm_id", "no"),
@@ -138,11 +149,11 @@ arm_step = sa.Table(
     sa.Column("attempt", Integer, nullable=False),
     sa.Column("train_loss", Double),
     sa.Column("train_loss_kind", Integer, nullable=False),
-    sa.Column("lr", Double, nullable=False),
+    sa.Column("lr", Double, nullable=False, comment="learning rate of this step"),
     sa.Column("grad_norm", Double),
     sa.Column("grad_norm_kind", Integer, nullable=False),
     sa.Column("tok_per_s", Double, nullable=False),
-    sa.Column("time_us", BigInteger, nullable=False),
+    sa.Column("time_us", BigInteger, nullable=False, comment="when it was done"),
     sqlite_with_rowid=False,
 )
 arm_eval = sa.Table(
@@ -150,23 +161,23 @@ arm_eval = sa.Table(
     metadata,
     sa.Column("arm_id", ForeignKey("arm.id"), primary_key=True),
     sa.Column("step", BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("split", String, primary_key=True),
+    sa.Column("split", String, primary_key=True, comment="what was evaluated: `val`, the held-out text"),
     sa.Column("attempt", Integer, nullable=False),
-    sa.Column("loss", Double),
+    sa.Column("loss", Double, comment="mean cross entropy, nats/token"),
     sa.Column("loss_kind", Integer, nullable=False),
-    sa.Column("n_tokens", BigInteger, nullable=False),
-    sa.Column("time_us", BigInteger, nullable=False),
+    sa.Column("n_tokens", BigInteger, nullable=False, comment="tokens that the loss is the mean of"),
+    sa.Column("time_us", BigInteger, nullable=False, comment="when it was done"),
     sqlite_with_rowid=False,
 )
 metric = sa.Table(
     "metric",
     metadata,
     _id(),
-    sa.Column("name", String, nullable=False, unique=True),
-    sa.Column("label", String, nullable=False),
-    sa.Column("unit", String),
-    sa.Column("goal", String, nullable=False),
-    sa.Column("description", Text, nullable=False),
+    sa.Column("name", _NAME, nullable=False, unique=True, comment="what queries call it"),
+    sa.Column("label", String, nullable=False, comment="what figures call it"),
+    sa.Column("unit", String, comment="missing where it is a ratio"),
+    sa.Column("goal", String, nullable=False, comment="`min`, `max`, or `none` where neither is better"),
+    sa.Column("description", Text, nullable=False, comment="how it is measured"),
 )
 layer_metric = sa.Table(
     "layer_metric",
@@ -180,3 +191,33 @@ layer_metric = sa.Table(
     sa.Column("value_kind", Integer, nullable=False),
     sqlite_with_rowid=False,
 )
+session = sa.Table(
+    "session",
+    metadata,
+    _id(),
+    sa.Column("owner", Text, nullable=False, unique=True, comment="the run's name in leases"),
+    sa.Column("sweep_id", ForeignKey("sweep.id"), nullable=False),
+    sa.Column("hostname", String),
+    sa.Column("pid", Integer, comment="its process on that machine"),
+    sa.Column("started_at_us", BigInteger, nullable=False),
+    sa.Column("seen_at_us", BigInteger, nullable=False, comment="its last sign of life"),
+    sa.Column("stop_at_us", BigInteger, comment="when somebody asked it to stop"),
+    sa.Column("ended_at_us", BigInteger),
+    sa.Column("outcome", Text, comment="why it ended"),
+)
+"""One `xsa run`."""
+event = sa.Table(
+    "event",
+    metadata,
+    _id(),
+    sa.Column("time_us", BigInteger, nullable=False, comment="when it happened"),
+    sa.Column(
+        "level", String, _one_of("level", EVENT_LEVEL), nullable=False, comment="info, warning or error"
+    ),
+    sa.Column("kind", String, nullable=False, comment="one word for what happened, to search by"),
+    sa.Column("sweep_id", ForeignKey("sweep.id")),
+    sa.Column("arm_id", ForeignKey("arm.id")),
+    sa.Column("message", Text, nullable=False, comment="what happened, for a reader"),
+    Index("event_time", "sweep_id", "time_us"),
+)
+"""What happened that no attempt tells."""

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from results.schema import FINISHED, arm
+from results.schema import sweep as sweep_table
 from results.store import Store
+from schemas.trial import AXES, Arm
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,39 @@ def arm_states(store: Store, arm_ids: Sequence[str]) -> dict[str, ArmState]:
     return states
 
 
-def measured_speed(store: Store) -> float | None:
-    """Return how many tokens a second finished arms were trained on, one worker each, or None."""
+class Trained(NamedTuple):
+    """What finished arms of one shape took."""
+
+    tokens: int
+    wall_s: float
+    """Seconds of one worker each."""
+    shape: Arm
+    """An arm with the axes alone that decide the work in a token."""
+
+
+_SHAPE = ("n_layer", "d_model", "n_head", "d_head", "n_kv_head", "tokenizer", "seq_len")
+
+
+def trained(store: Store) -> list[Trained]:
+    """Return what the finished arms took, one row for each shape of model."""
+    tokens, wall_s = sa.func.sum(arm.c.step * arm.c.tokens_per_step), sa.func.sum(arm.c.wall_s)
+    shape = [arm.c[name] for name in _SHAPE]
+    query = sa.select(tokens, wall_s, *shape).where(arm.c.status == "done", arm.c.wall_s > 0).group_by(*shape)
     with store.read() as connection:
-        total = sa.func.sum(arm.c.step * arm.c.tokens_per_step) / sa.func.sum(arm.c.wall_s)
-        value = connection.scalar(sa.select(total).where(arm.c.status == "done", arm.c.wall_s > 0))
-    return None if value is None else float(value)
+        return [
+            Trained(int(row[0]), row[1], Arm.model_construct(**dict(zip(_SHAPE, row[2:], strict=True))))
+            for row in connection.execute(query)
+        ]
+
+
+def wanted_arms(store: Store, sweep: str) -> list[Arm]:
+    """Return the arms of a sweep as it was last run; none if it never was."""
+    members = sa.table("v_sweep_arms", sa.column("arm_id"), sa.column("sweep_id"))
+    query = (
+        sa.select(*(arm.c[name] for name in AXES))
+        .join(members, members.c.arm_id == arm.c.id)
+        .join(sweep_table, sweep_table.c.id == members.c.sweep_id)
+        .where(sweep_table.c.name == sweep)
+    )
+    with store.read() as connection:
+        return [Arm.model_construct(**row._mapping) for row in connection.execute(query)]

@@ -1,6 +1,5 @@
 """Opening the store: who may write, what is refused, and how a transaction is made."""
 
-import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -9,19 +8,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
-from sqlalchemy.pool import NullPool
-from sqlalchemy.schema import CreateColumn
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
 
-from results import schema
-from results.location import StoreError, address_of, check_file, shown, url_of, without_password
-from results.views import INFINITY, VIEWS
-from schemas.report import METRICS
-from schemas.trial import AXES
+from results.explain import explain
+from results.location import StoreError, address_of, check_file, shown, shown_url, url_of
+from results.upgrade import bring_up_to_date, check_readable, revision_of
 
 BUSY_TIMEOUT_S = 10
-DEFINITIONS_SHA256 = hashlib.sha256(repr([*VIEWS.items(), *METRICS.items()]).encode()).hexdigest()
-"""What a store's views and metrics were made from."""
+"""How long to wait for another's lock, and for a server to accept a connection."""
+_CONNECTION = {
+    "application_name": "xsa",
+    "keepalives_idle": 30,  # a server that is gone without a word is noticed in a minute, not in two hours
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
 
 
 class Store:
@@ -36,6 +38,8 @@ class Store:
         self.name = name
         """What messages call this store: a path, or a URL without its password."""
         self.mode = mode
+        self.notes: list[str] = []
+        """What was done to the database when it was opened, for the user to know."""
 
     @classmethod
     def open(cls, db: str | Path | None = None, *, mode: Literal["read", "write"] = "read") -> "Store":
@@ -44,33 +48,22 @@ class Store:
         `mode="write"` creates a missing store and brings an older one up to date. `mode="read"`
         never writes. Raises `StoreError`.
         """
-        text = address_of(db)
-        path = None
-        try:
-            url = url_of(text)
-            if url.get_backend_name() == "sqlite":
-                path = Path(url.database or "").absolute()
+        url = url_of(address_of(db))
+        if url.drivername == "sqlite":
+            path = Path(url.database or "").absolute()
+            try:
                 check_file(path, mode)
-                engine = _sqlite_engine(path, mode)
-                name = shown(path)
-            else:
-                engine = sa.create_engine(url, poolclass=NullPool)
-                name = url.render_as_string(hide_password=True)
-        except OSError as error:
-            raise StoreError(
-                f"{text} cannot be opened: {error.strerror}. Choose another store with --db."
-            ) from None
-        except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-            raise StoreError(
-                f"{without_password(text)} is not a database URL that can be opened: {error}. "
-                "Give a path, or a URL such as postgresql+psycopg://user@host/name."
-            ) from None
-        store = cls(engine, name, path, mode)
+            except OSError as error:
+                raise StoreError(
+                    f"{path} cannot be opened: {error.strerror}. Choose another store with --db."
+                ) from None
+            store = cls(_sqlite_engine(path, mode), shown(path), path, mode)
+        else:
+            store = cls(_postgresql_engine(url, mode), shown_url(url), None, mode)
         try:
-            with store._explained():
-                store._prepare()
+            store._prepare()
         except BaseException:
-            engine.dispose()
+            store.close()
             raise
         return store
 
@@ -93,8 +86,10 @@ class Store:
         """One transaction that takes the write lock at once; rolled back if the body raises."""
         assert self.mode == "write"
         with self._explained(), self.engine.connect() as connection:
-            if self.engine.dialect.name == "sqlite":
+            if self.path:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(BUSY_TIMEOUT_S * 1000)}")
             yield connection
             connection.commit()
 
@@ -109,94 +104,20 @@ class Store:
         try:
             yield
         except DBAPIError as error:
-            raise StoreError(f"{self.name}: {_explain(error)}") from error
+            raise StoreError(f"{self.name}: {explain(error, waited=BUSY_TIMEOUT_S)}") from error
 
     def _prepare(self) -> None:
         with self.read() as connection:
-            tables = set(sa.inspect(connection).get_table_names())
-            version = None
-            if "schema_meta" in tables:
-                meta = connection.execute(sa.select(schema.schema_meta)).one()
-                version, views = meta.version, meta.views
-                missing = self._missing_axes(connection)
-        if version is None:
-            if tables:
-                raise StoreError(
-                    f"{self.name} is a database of another program (it has a table '{min(tables)}'). "
-                    "Choose another file or database with --db."
-                )
+            revision = revision_of(connection, self.name)
             if self.mode == "read":
-                raise StoreError(
-                    f"{self.name} has no results yet. Run a sweep first: xsa run sweeps/quickstart.yaml"
-                )
-            self._create()
-            return
-        if version > schema.SCHEMA_VERSION:
-            raise StoreError(
-                f"{self.name} was written by a newer version of xsa (store version {version}; this one knows "
-                f"up to {schema.SCHEMA_VERSION}). Update xsa, or choose another store with --db."
-            )
-        if missing or views != DEFINITIONS_SHA256:
-            if self.mode == "read":
-                raise StoreError(
-                    f"{self.name} is older than this version of xsa; the next `xsa run` brings it up to date."
-                )
-            with self.write() as connection:
-                for name in self._missing_axes(connection):  # again: another process may have been first
-                    self._add_axis(connection, name)
-                self._define(connection)
-
-    def _missing_axes(self, connection: sa.Connection) -> list[str]:
-        columns = {column["name"] for column in sa.inspect(connection).get_columns("arm")}
-        if gone := columns - set(schema.arm.columns.keys()):
-            raise StoreError(
-                f"{self.name} has results for the axis '{min(gone)}', which schemas/trial.py no longer has. "
-                "Put the field back, or choose another store with --db."
-            )
-        missing = [name for name in AXES if name not in columns]
-        for name in missing:
-            if "before" not in AXES[name].history:
-                raise StoreError(
-                    f"Axis '{name}' is newer than {self.name}. Say in schemas/trial.py what earlier arms had in "
-                    f"effect: axis(..., before=VALUE)."
-                )
-        return missing
-
-    def _add_axis(self, connection: sa.Connection, name: str) -> None:
-        column = sa.Column(
-            name,
-            schema.arm.columns[name].type,
-            nullable=False,
-            server_default=sa.literal(AXES[name].history["before"], schema.arm.columns[name].type),
-        )
-        sa.Table("arm", sa.MetaData(), column)
-        connection.exec_driver_sql(f"ALTER TABLE arm ADD COLUMN {CreateColumn(column).compile(self.engine)}")
-
-    def _create(self) -> None:
-        if self.engine.dialect.name == "sqlite":
-            with self.read() as connection:  # outside of a transaction, and never on a file that is not ours
+                check_readable(connection, revision, self.name)
+                return
+            if (
+                revision is None and self.path
+            ):  # outside of a transaction, and never on a file that is not ours
                 connection.exec_driver_sql("PRAGMA journal_mode = WAL")
         with self.write() as connection:
-            if sa.inspect(connection).has_table("schema_meta"):
-                return  # another process made it while this one waited for the lock
-            schema.metadata.create_all(connection)
-            connection.execute(schema.schema_meta.insert().values(version=schema.SCHEMA_VERSION, views=""))
-            self._define(connection)
-
-    def _define(self, connection: sa.Connection) -> None:
-        """Make the views and the list of metrics those of this program."""
-        infinity = (
-            "CAST('Infinity' AS DOUBLE PRECISION)" if self.engine.dialect.name == "postgresql" else "9e999"
-        )
-        for name in reversed(VIEWS):
-            connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
-        for name, definition in VIEWS.items():
-            connection.exec_driver_sql(f"CREATE VIEW {name} AS {definition.replace(INFINITY, infinity)}")
-        connection.execute(schema.schema_meta.update().values(views=DEFINITIONS_SHA256))
-        known = set(connection.scalars(sa.select(schema.metric.c.name)))
-        rows = [{"name": name, **metric._asdict()} for name, metric in METRICS.items() if name not in known]
-        if rows:
-            connection.execute(schema.metric.insert(), rows)
+            self.notes += bring_up_to_date(connection, self.name, self.path)
 
 
 def _sqlite_engine(path: Path, mode: str) -> sa.Engine:
@@ -214,22 +135,33 @@ def _sqlite_engine(path: Path, mode: str) -> sa.Engine:
             connection.execute("PRAGMA synchronous = NORMAL")
         return connection
 
-    return sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
+    # One connection stays open: closing the last one checkpoints the WAL, which took longer than most writes.
+    return sa.create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=1, max_overflow=-1)
 
 
-def _explain(error: DBAPIError) -> str:
-    text = str(error.orig or error).strip().splitlines()[0]
-    if "locked" in text:
-        return f"the database is locked by another program (waited {BUSY_TIMEOUT_S} s). Close it there, and try again."
-    if "malformed" in text or "not a database" in text:
-        return f"the database is damaged ({text}). Move it away; `xsa ingest` rebuilds it from the arms' folders."
-    if "readonly" in text:
-        return "the database cannot be written: there is no write access to it or its directory."
-    if "unable to open" in text:
-        return "the database cannot be opened: with a -wal file beside it, that needs write access to its directory."
-    if "full" in text:
-        return "the disk is full. Nothing was lost: free some space and run the sweep again."
-    return text
+def _postgresql_engine(url: sa.URL, mode: str) -> sa.Engine:
+    def connect() -> Any:
+        return engine.dialect.connect(*arguments, **options)
+
+    try:
+        engine = sa.create_engine(
+            "postgresql+psycopg://",
+            creator=connect,  # so that the engine does not hold the password, and cannot show it
+            pool_pre_ping=True,  # a server may have been restarted since the last transaction
+            execution_options={"postgresql_readonly": mode == "read"},
+        )
+    except ImportError as error:
+        raise StoreError(
+            f"{shown_url(url)} needs the driver psycopg 3 ({error}): pip install 'xsa-sweeps[postgres]'"
+        ) from None
+    arguments, given = engine.dialect.create_connect_args(url)
+    options = {"connect_timeout": BUSY_TIMEOUT_S, **_CONNECTION, **given}
+    return engine
+
+
+def as_text(text: str) -> str:
+    """Return a text that every database takes: PostgreSQL has no NUL, and none has half a surrogate pair."""
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 def as_kind(value: float | None) -> tuple[Any, int]:

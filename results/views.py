@@ -14,9 +14,20 @@ def _axes(owner: str) -> str:
     return ", ".join(f"{owner}.{name}" for name in AXES)
 
 
-def _finite(column: str, kind: str | None = None) -> str:
-    kind = kind or f"{column}_kind"
-    return f"CASE {kind} WHEN 2 THEN {INFINITY} WHEN 3 THEN -{INFINITY} ELSE {column} END"
+def _arm(step: str) -> str:
+    """The columns that the rows of an arm begin with."""
+    return f"""a.id AS arm_id, substr(a.fingerprint, 1, 12) AS arm, a.name AS variant, {_axes("a")},
+    a.status AS status, {step} AS step"""
+
+
+def _finite(column: str) -> str:
+    return f"CASE {column}_kind WHEN 2 THEN {INFINITY} WHEN 3 THEN -{INFINITY} ELSE {column} END"
+
+
+def _difference(a: str, b: str) -> str:
+    # Of two equal infinities it is NULL in SQLite, but in PostgreSQL a NaN, which is above every number there.
+    defined = f"{a}_kind = 0 OR {b}_kind = 0 OR {a}_kind <> {b}_kind"
+    return f"CASE WHEN {defined} THEN {_finite(a)} - {_finite(b)} END"
 
 
 _PAIR_STATUS = """CASE
@@ -33,44 +44,47 @@ VIEWS: dict[str, str] = {
 SELECT t.id AS trial_id, substr(t.fingerprint, 1, 12) AS trial, {_axes("x")},
     {_PAIR_STATUS} AS status,
     substr(s.fingerprint, 1, 12) AS sa_arm, substr(x.fingerprint, 1, 12) AS xsa_arm,
-    s.status AS sa_status, x.status AS xsa_status, c.step AS step,
+    s.status AS sa_status, x.status AS xsa_status, se.step AS step,
     {_finite("ss.train_loss")} AS sa_train_loss, {_finite("xs.train_loss")} AS xsa_train_loss,
-    {_finite("xs.train_loss")} - {_finite("ss.train_loss")} AS delta_train_loss,
+    {_difference("xs.train_loss", "ss.train_loss")} AS delta_train_loss,
     {_finite("se.loss")} AS sa_val_loss, {_finite("xe.loss")} AS xsa_val_loss,
-    {_finite("xe.loss")} - {_finite("se.loss")} AS delta_val_loss,
+    {_difference("xe.loss", "se.loss")} AS delta_val_loss,
     x.n_params AS n_params
 FROM trial t
 JOIN arm s ON s.id = t.sa_arm_id
 JOIN arm x ON x.id = t.xsa_arm_id
-LEFT JOIN (
-    SELECT p.id AS trial_id, max(a.step) AS step
-    FROM trial p
-    JOIN arm_eval a ON a.arm_id = p.sa_arm_id AND a.split = 'val'
-    JOIN arm_eval b ON b.arm_id = p.xsa_arm_id AND b.split = 'val' AND b.step = a.step
-    GROUP BY p.id
-) c ON c.trial_id = t.id
-LEFT JOIN arm_eval se ON se.arm_id = s.id AND se.split = 'val' AND se.step = c.step
-LEFT JOIN arm_eval xe ON xe.arm_id = x.id AND xe.split = 'val' AND xe.step = c.step
-LEFT JOIN arm_step ss ON ss.arm_id = s.id AND ss.step = c.step
-LEFT JOIN arm_step xs ON xs.arm_id = x.id AND xs.step = c.step""",
+LEFT JOIN arm_eval se ON se.arm_id = s.id AND se.split = 'val' AND se.step = (
+    SELECT a.step
+    FROM arm_eval a JOIN arm_eval b ON b.arm_id = t.xsa_arm_id AND b.split = 'val' AND b.step = a.step
+    WHERE a.arm_id = t.sa_arm_id AND a.split = 'val'
+    ORDER BY a.step DESC LIMIT 1
+)
+LEFT JOIN arm_eval xe ON xe.arm_id = x.id AND xe.split = 'val' AND xe.step = se.step
+LEFT JOIN arm_step ss ON ss.arm_id = s.id AND ss.step = se.step
+LEFT JOIN arm_step xs ON xs.arm_id = x.id AND xs.step = se.step""",
+    # CROSS JOIN: SQLite's planner keeps its order, and so looks up the arms before their rows.
     "v_curves": f"""
-SELECT a.id AS arm_id, substr(a.fingerprint, 1, 12) AS arm, a.name AS variant, {_axes("a")},
-    a.status AS status, r.step AS step, r.step * a.tokens_per_step AS tokens,
+SELECT {_arm("st.step")}, st.step * a.tokens_per_step AS tokens,
     {_finite("st.train_loss")} AS train_loss, st.lr AS lr_now, {_finite("st.grad_norm")} AS grad_norm,
     st.tok_per_s AS tok_per_s, {_finite("ev.loss")} AS val_loss
-FROM (SELECT arm_id, step FROM arm_step UNION SELECT arm_id, step FROM arm_eval) r
-JOIN arm a ON a.id = r.arm_id
-LEFT JOIN arm_step st ON st.arm_id = r.arm_id AND st.step = r.step
-LEFT JOIN arm_eval ev ON ev.arm_id = r.arm_id AND ev.step = r.step AND ev.split = 'val'""",
+FROM arm a CROSS JOIN arm_step st
+LEFT JOIN arm_eval ev ON ev.arm_id = st.arm_id AND ev.step = st.step AND ev.split = 'val'
+WHERE st.arm_id = a.id
+UNION ALL
+SELECT {_arm("ev.step")}, ev.step * a.tokens_per_step, NULL, NULL, NULL, NULL, {_finite("ev.loss")}
+FROM arm a CROSS JOIN arm_eval ev
+WHERE ev.arm_id = a.id AND ev.split = 'val'
+    AND NOT EXISTS (SELECT 1 FROM arm_step st WHERE st.arm_id = ev.arm_id AND st.step = ev.step)""",
     "v_layers": f"""
-SELECT a.id AS arm_id, substr(a.fingerprint, 1, 12) AS arm, a.name AS variant, {_axes("a")},
-    a.status AS status, l.step AS step, m.name AS metric, l.layer AS layer, {_finite("l.value")} AS value
-FROM layer_metric l JOIN arm a ON a.id = l.arm_id JOIN metric m ON m.id = l.metric_id""",
+SELECT {_arm("l.step")}, m.name AS metric, l.layer AS layer, {_finite("l.value")} AS value
+FROM arm a CROSS JOIN layer_metric l JOIN metric m ON m.id = l.metric_id
+WHERE l.arm_id = a.id""",
     "v_attempts": f"""
 SELECT a.id AS arm_id, substr(a.fingerprint, 1, 12) AS arm, a.name AS variant, {_axes("a")},
     t.no AS attempt, t.status AS status, t.cause AS cause, t.error AS error, t.traceback AS traceback,
     t.hostname AS hostname, t.device AS device, t.threads AS threads, t.git_sha AS git_sha, t.dirty AS dirty,
-    t.peak_rss_bytes AS peak_rss_bytes, t.started_at_us AS started_at_us, t.ended_at_us AS ended_at_us,
+    t.micro_batch AS micro_batch, t.peak_rss_bytes AS peak_rss_bytes, t.peak_gpu_bytes AS peak_gpu_bytes,
+    t.started_at_us AS started_at_us, t.ended_at_us AS ended_at_us,
     e.document AS environment
 FROM attempt t JOIN arm a ON a.id = t.arm_id LEFT JOIN environment e ON e.id = t.environment_id""",
     "v_sweep_arms": """

@@ -1,9 +1,11 @@
 """A small sweep, and a store filled with results by formula: nothing is trained for these."""
 
 import math
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +17,12 @@ from schemas.report import METRICS, ArmRecord, EvalRow, LayerRow, Report, Row, S
 from schemas.sweep import Sweep
 from schemas.trial import Arm
 
+if TYPE_CHECKING:
+    from tests.postgres import Server
+
+ON_SERVER = pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.postgres)])
+ON_BOTH = pytest.mark.parametrize("kind", ["sqlite", *ON_SERVER.args[1]])
+"""What every store does is tested on a file and on a server."""
 SMALL = {
     "model_size": "toy",
     "tokenizer": "bytes",
@@ -89,59 +97,126 @@ def formula_record(arm: Arm, attempt: int = 1, **changes: Any) -> ArmRecord:
     return ArmRecord(**values | changes)
 
 
-def fill(store: Store, sweep: Sweep, storage: Path) -> None:
-    """Record every arm of the sweep as done."""
+def fill(store: Store, sweep: Sweep, storage: Path, ends: dict[tuple[float, int], str] | None = None) -> None:
+    """Record every arm of the sweep as done, but for the XSA arms of a (λ, seed) that end otherwise."""
     trials = sweep.trials()
     save_sweep(store, sweep, trials, storage)
     for arm in {arm.id: arm for trial in trials for arm in trial.arms}.values():
         attempt = claim(store, arm.id, "elsewhere:1:1.00", PROVENANCE)
         assert attempt
-        assert record(
-            store, Report(formula_record(arm, attempt), formula_rows(arm)), packages=PROVENANCE.packages
-        )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "results.db", mode="write") as opened:
-        yield opened
-
-
-@pytest.fixture
-def filled(store: Store, tmp_path: Path) -> Iterator[Database]:
-    """A store with a finished sweep of three λ and three seeds."""
-    fill(store, make_sweep(), tmp_path / "runs")
-    with Database(store.path) as database:
-        yield database
-
-
-@pytest.fixture
-def troubled(store: Store, tmp_path: Path) -> Iterator[Database]:
-    """The same sweep with one arm diverged, one failed and one still running."""
-    sweep = make_sweep()
-    fill(store, sweep, tmp_path / "runs")
-    with store.write() as connection:
-        connection.exec_driver_sql("DELETE FROM arm_step")
-        for table in ("arm_eval", "layer_metric", "attempt"):
-            connection.exec_driver_sql(f"DELETE FROM {table}")
-        connection.exec_driver_sql("UPDATE arm SET status = 'pending', attempt = 0, step = 0")
-    arms = list({arm.id: arm for trial in sweep.trials() for arm in trial.arms}.values())
-    ends = {("xsa", 0.5, 1): "diverged", ("xsa", 1.0, 0): "failed", ("xsa", 1.0, 2): "running"}
-    for arm in arms:
-        attempt = claim(store, arm.id, "elsewhere:1:1.00", PROVENANCE)
-        assert attempt
-        end = ends.get((arm.name, arm.xsa_lambda, arm.seed), "done")
-        rows = formula_rows(arm)
-        if end != "done":
-            rows = [row for row in rows if row.step <= 20]
+        end = (ends or {}).get((arm.xsa_lambda, arm.seed), "done")
+        rows = [row for row in formula_rows(arm) if end == "done" or row.step <= 20]
         if end == "diverged":
             rows.append(StepRow(21, math.nan, arm.lr, math.inf, 1000.0, 21))
         status = "running" if end == "failed" else end
-        step = arm.steps if end == "done" else rows[-1].step
-        record(store, Report(formula_record(arm, attempt, status=status, step=step), rows))
+        told = formula_record(arm, attempt, status=status, step=rows[-1].step)
+        assert record(store, Report(told, rows), packages=PROVENANCE.packages)
         if end == "failed":
             end_attempt(
                 store, arm.id, attempt, cause="user_error", error="boom <b>", traceback="Traceback: boom <b>"
             )
-    with Database(store.path) as database:
+
+
+ENDS: dict[str, dict[tuple[float, int], str]] = {
+    "filled": {},
+    "troubled": {(0.5, 1): "diverged", (1.0, 0): "failed", (1.0, 2): "running"},
+}
+"""How the arms of the stores ended that the fixtures of these names give."""
+
+
+@pytest.fixture(scope="session")
+def server() -> "Iterator[Server]":
+    """A PostgreSQL server."""
+    from tests.postgres import Server, binaries
+
+    programs = binaries()
+    if programs is None:
+        assert "CI" not in os.environ, "CI must have PostgreSQL"
+        pytest.skip("PostgreSQL is not installed")
+    running = Server(programs)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def originals() -> dict[tuple[str, str], str]:
+    """Stores of which tests get copies, by kind and contents: a file's path or the name of a database."""
+    return {}
+
+
+@pytest.fixture
+def kind() -> str:
+    """What holds the test's stores: `ON_BOTH` and `ON_SERVER` replace it."""
+    return "sqlite"
+
+
+@pytest.fixture
+def address(
+    kind: str,
+    request: pytest.FixtureRequest,
+    originals: dict[tuple[str, str], str],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    """Where the test's store is: a file's path or a server's URL."""
+    contents = next((name for name in ENDS if name in request.fixturenames), "empty")
+    server: Server | None = request.getfixturevalue("server") if kind == "postgresql" else None
+    if (kind, contents) not in originals:
+        original = server.make() if server else str(tmp_path_factory.mktemp("stores") / "results.db")
+        with Store.open(server.url(original) if server else original, mode="write") as opened:
+            if contents in ENDS:
+                fill(opened, make_sweep(), Path("runs"), ENDS[contents])
+        originals[kind, contents] = original
+    original = originals[kind, contents]
+    if server:
+        copy = server.make(original)
+        yield server.url(copy)
+        server.drop(copy)
+    else:
+        yield str(shutil.copy(original, tmp_path / "results.db"))
+
+
+@pytest.fixture
+def new(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Where a store may be made: the path of no file yet, or an empty database's URL."""
+    if kind == "sqlite":
+        yield str(tmp_path / "new.db")
+        return
+    server: Server = request.getfixturevalue("server")
+    name = server.make()
+    yield server.url(name)
+    server.drop(name)
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[Store]:
+    """A store: an empty one, unless the test has a fixture of `ENDS` too."""
+    with Store.open(address, mode="write") as opened:
+        yield opened
+
+
+@pytest.fixture
+def wanted(store: Store, tmp_path: Path) -> Store:
+    """A store with a sweep of which nothing is trained yet."""
+    sweep = make_sweep()
+    save_sweep(store, sweep, sweep.trials(), tmp_path / "runs")
+    return store
+
+
+@pytest.fixture
+def db(address: str) -> Iterator[Database]:
+    """The same store, opened for reading."""
+    with Database(address) as database:
         yield database
+
+
+@pytest.fixture
+def filled(db: Database) -> Database:
+    """A store with a finished sweep of three λ and three seeds."""
+    return db
+
+
+@pytest.fixture
+def troubled(db: Database) -> Database:
+    """The same sweep with one arm diverged, one failed and one still running."""
+    return db

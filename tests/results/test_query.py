@@ -1,20 +1,20 @@
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 
 import results
 from results.query import Database
-from results.store import Store
 from schemas.errors import UserError
 from schemas.names import UnknownName
 from schemas.report import METRICS
 from schemas.trial import AXES
+from tests.conftest import ON_BOTH
+
+pytestmark = ON_BOTH
 
 
-def test_open_is_the_front_door(filled: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XSA_DB", str(filled.store.path))
+def test_open_is_the_front_door(filled: Database, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XSA_DB", address)
     with results.open() as db:
         assert len(db.pairs(sweep="small", xsa_lambda=1)) == 3
 
@@ -118,9 +118,8 @@ def test_attempts_say_where_and_how(troubled: Database) -> None:
     assert set(attempts.hostname) == {"laptop"}
 
 
-def test_an_empty_store_gives_empty_frames(store: Store, tmp_path: Path) -> None:
-    with Database(store.path) as db:
-        assert db.pairs().empty
-        assert db.curves().empty
-        assert db.sweeps().empty
-        assert db.attempts().empty
+def test_an_empty_store_gives_empty_frames(db: Database) -> None:
+    assert db.pairs().empty
+    assert db.curves().empty
+    assert db.sweeps().empty
+    assert db.attempts().empty

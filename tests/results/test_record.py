@@ -1,16 +1,16 @@
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from results import claims as claims_module
-from results.claims import claim, end_attempt, renew
+from results.claims import claim, end_attempt
 from results.query import Database
 from results.record import ingest, record, save_sweep
-from results.state import arm_states, measured_speed
+from results.state import arm_states, trained
 from results.store import Store
 from schemas.report import (
     ArmRecord,
@@ -25,27 +25,16 @@ from schemas.report import (
     write_record,
 )
 from schemas.trial import AXES, Arm
-from tests.conftest import PROVENANCE, fill, formula_record, formula_rows, make_sweep
+from tests.conftest import ON_BOTH, PROVENANCE, fill, formula_record, formula_rows, make_sweep
 
 ARM = make_sweep().trials()[3].xsa
+pytestmark = ON_BOTH
 
 
-@pytest.fixture
-def wanted(store: Store, tmp_path: Path) -> Store:
-    sweep = make_sweep()
-    save_sweep(store, sweep, sweep.trials(), tmp_path / "runs")
-    return store
-
-
-def read(store: Store) -> Database:
-    return Database(store.path)
-
-
-def test_shared_arms_are_stored_once(wanted: Store) -> None:
-    with read(wanted) as db:
-        assert len(db.pairs("small")) == 9
-        assert db.sql("SELECT count(*) AS n FROM arm").n[0] == 9  # 3 SA and 6 XSA, not 18
-        assert set(db.pairs().status) == {"pending"}
+def test_shared_arms_are_stored_once(wanted: Store, db: Database) -> None:
+    assert len(db.pairs("small")) == 9
+    assert db.sql("SELECT count(*) AS n FROM arm").n[0] == 9  # 3 SA and 6 XSA, not 18
+    assert set(db.pairs().status) == {"pending"}
 
 
 def test_saving_again_changes_nothing_and_an_edited_sweep_keeps_results(
@@ -60,32 +49,6 @@ def test_saving_again_changes_nothing_and_an_edited_sweep_keeps_results(
     assert len(filled.pairs()) == 9
 
 
-def test_an_arm_is_claimed_once(wanted: Store) -> None:
-    assert claim(wanted, ARM.id, "one", PROVENANCE) == 1
-    assert claim(wanted, ARM.id, "two", PROVENANCE) is None
-    assert claim(wanted, ARM.id, "two", PROVENANCE, dead_owners=["one"]) == 2
-    with read(wanted) as db:
-        assert db.attempts().status.tolist() == ["interrupted", "running"]
-
-
-def test_a_lease_that_ran_out_is_taken_over_and_a_renewed_one_is_not(
-    wanted: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = claims_module.now_us()
-    assert claim(wanted, ARM.id, "one", PROVENANCE) == 1
-    monkeypatch.setattr(claims_module, "now_us", lambda: now + 60_000_000)
-    renew(wanted, "one")
-    monkeypatch.setattr(claims_module, "now_us", lambda: now + 120_000_000)
-    assert claim(wanted, ARM.id, "two", PROVENANCE) is None
-    monkeypatch.setattr(claims_module, "now_us", lambda: now + 200_000_000)
-    assert claim(wanted, ARM.id, "two", PROVENANCE) == 2
-
-
-def test_a_finished_arm_is_never_claimed(filled: Database, store: Store) -> None:
-    assert claim(store, ARM.id, "one", PROVENANCE) is None
-    assert arm_states(store, [ARM.id])[ARM.id].finished
-
-
 def test_repeating_a_report_changes_nothing(filled: Database, store: Store) -> None:
     frames = filled.pairs(), filled.curves(), filled.layers()
     assert record(store, Report(formula_record(ARM), formula_rows(ARM)))
@@ -93,13 +56,12 @@ def test_repeating_a_report_changes_nothing(filled: Database, store: Store) -> N
         pd.testing.assert_frame_equal(before, after)
 
 
-def test_a_zombie_s_late_rows_are_fenced(wanted: Store) -> None:
+def test_a_zombie_s_late_rows_are_fenced(wanted: Store, db: Database) -> None:
     claim(wanted, ARM.id, "one", PROVENANCE)
     claim(wanted, ARM.id, "two", PROVENANCE, dead_owners=["one"])
     late = Report(formula_record(ARM, 1), [EvalRow(40, "val", 0.0, 64, 1)])
     assert not record(wanted, late)
-    with read(wanted) as db:
-        assert db.curves().empty
+    assert db.curves().empty
     assert arm_states(wanted, [ARM.id])[ARM.id].status == "running"
 
 
@@ -108,18 +70,18 @@ def _part(arm: Arm, attempt: int, first: int, last: int, status: str = "running"
     return Report(formula_record(arm, attempt, status=status, step=last), rows)
 
 
-def test_a_resumed_attempt_replaces_what_its_predecessor_did_after_the_checkpoint(wanted: Store) -> None:
+def test_a_resumed_attempt_replaces_what_its_predecessor_did_after_the_checkpoint(
+    wanted: Store, db: Database
+) -> None:
     claim(wanted, ARM.id, "one", PROVENANCE)
     record(wanted, _part(ARM, 1, 0, 25))
     claim(wanted, ARM.id, "one", PROVENANCE)
     record(wanted, _part(ARM, 2, 0, 20))
-    with read(wanted) as db:
-        assert db.curves().step.max() == 20
+    assert db.curves().step.max() == 20
     sparse = _part(ARM, 2, 21, 40, "done")
     record(wanted, replace(sparse, rows=[row for row in sparse.rows if row.step % 2 == 0]))
-    with read(wanted) as db:
-        assert db.curves().step.tolist() == [*range(21), *range(22, 41, 2)]
-        assert db.pairs(xsa_lambda=ARM.xsa_lambda, seed=ARM.seed).xsa_status.tolist() == ["done"]
+    assert db.curves().step.tolist() == [*range(21), *range(22, 41, 2)]
+    assert db.pairs(xsa_lambda=ARM.xsa_lambda, seed=ARM.seed).xsa_status.tolist() == ["done"]
 
 
 def test_a_late_running_message_does_not_undo_a_result(filled: Database, store: Store) -> None:
@@ -127,7 +89,7 @@ def test_a_late_running_message_does_not_undo_a_result(filled: Database, store: 
     assert arm_states(store, [ARM.id])[ARM.id].status == "done"
 
 
-def test_nan_and_infinity_survive(wanted: Store) -> None:
+def test_nan_and_infinity_survive(wanted: Store, db: Database) -> None:
     claim(wanted, ARM.id, "one", PROVENANCE)
     rows: list[Row] = [
         StepRow(1, math.inf, 1e-3, -math.inf, 1.0, 1),
@@ -135,29 +97,46 @@ def test_nan_and_infinity_survive(wanted: Store) -> None:
         EvalRow(2, "val", math.inf, 64, 2),
     ]
     record(wanted, Report(formula_record(ARM, status="diverged", step=2), rows))
-    with read(wanted) as db:
-        curve = db.curves()
-        assert curve.train_loss.tolist()[0] == math.inf
-        assert math.isnan(curve.train_loss.tolist()[1])
-        assert curve.grad_norm.tolist() == [-math.inf, math.inf]
-        assert curve.val_loss.tolist()[1] == math.inf
-        kinds = db.sql("SELECT train_loss, train_loss_kind AS kind FROM arm_step")
-        assert kinds.kind.tolist() == [2, 1]
-        assert kinds.train_loss.isna().all()
+    curve = db.curves()
+    assert curve.train_loss.tolist()[0] == math.inf
+    assert math.isnan(curve.train_loss.tolist()[1])
+    assert curve.grad_norm.tolist() == [-math.inf, math.inf]
+    assert curve.val_loss.tolist()[1] == math.inf
+    kinds = db.sql("SELECT train_loss, train_loss_kind AS kind FROM arm_step")
+    assert kinds.kind.tolist() == [2, 1]
+    assert kinds.train_loss.isna().all()
 
 
-def test_failures_keep_their_history(wanted: Store) -> None:
-    for number, cause in enumerate(("node_lost", "user_error"), start=1):
-        assert claim(wanted, ARM.id, "one", PROVENANCE) == number
-        end_attempt(wanted, ARM.id, number, cause=cause, error="boom", traceback="Traceback")
-    with read(wanted) as db:
-        assert db.attempts()[["attempt", "status", "cause", "error"]].values.tolist() == [
-            [1, "interrupted", "node_lost", "boom"],
-            [2, "failed", "user_error", "boom"],
-        ]
-        assert set(db.pairs(xsa_lambda=ARM.xsa_lambda, seed=ARM.seed).status) == {"failed"}
-    end_attempt(wanted, ARM.id, 1, cause="user_error", error="a zombie's complaint")
-    assert arm_states(wanted, [ARM.id])[ARM.id].reason == "boom"
+def test_numbers_come_back_exactly(wanted: Store, db: Database) -> None:
+    claim(wanted, ARM.id, "one", PROVENANCE)
+    losses = [5e-324, sys.float_info.max, 0.1 + 0.2, 2.0**53 + 2]
+    rows: list[Row] = [StepRow(i, loss, 1e-3, 1.0, 1.0, 2**62) for i, loss in enumerate(losses, start=1)]
+    record(wanted, Report(formula_record(ARM, status="running", step=4), rows))
+    assert db.curves().train_loss.map(float.hex).tolist() == [loss.hex() for loss in losses]
+
+
+def test_two_equal_infinities_have_no_difference(wanted: Store, db: Database) -> None:
+    for arm in make_sweep().trials()[3].arms:
+        claim(wanted, arm.id, "one", PROVENANCE)
+        rows: list[Row] = [StepRow(2, math.inf, 1e-3, 1.0, 1.0, 2), EvalRow(2, "val", math.inf, 64, 2)]
+        record(wanted, Report(formula_record(arm, status="diverged", step=2), rows))
+    both = db.sql(
+        "SELECT count(*) AS n FROM v_results WHERE sa_val_loss = xsa_val_loss AND delta_val_loss IS NULL"
+    )
+    assert both.n.tolist() == [2]  # λ = 0 pairs the SA arm with itself
+    assert db.pairs(delta_val_loss=(0, None)).empty
+
+
+def test_what_an_attempt_took_is_kept_apart_from_its_environment(wanted: Store, db: Database) -> None:
+    for number in (1, 2):
+        claim(wanted, ARM.id, "one", PROVENANCE)
+        took = {"micro_batch": number, "peak_gpu_bytes": 2**40, "peak_rss_bytes": number, "pid": number}
+        told = formula_record(ARM, number, status="running", step=1)
+        record(wanted, Report(replace(told, environment=told.environment | took), []))
+    attempts = db.sql("SELECT micro_batch, peak_gpu_bytes, environment FROM v_attempts ORDER BY attempt")
+    assert attempts.micro_batch.tolist() == [1, 2]
+    assert attempts.peak_gpu_bytes.tolist() == [2**40] * 2
+    assert attempts.environment.nunique() == 1
 
 
 def test_a_pair_whose_arms_began_differently_is_refused(filled: Database, store: Store) -> None:
@@ -186,7 +165,8 @@ def test_a_store_is_rebuilt_from_the_arms_folders(filled: Database, store: Store
         for folder in folders * 2:  # twice, because it is idempotent
             assert ingest(rebuilt, folder)
         save_sweep(rebuilt, sweep, sweep.trials(), tmp_path / "runs")
-        assert measured_speed(rebuilt) == measured_speed(store) == 40 * 64 / 2
+        assert trained(rebuilt) == trained(store)
+        assert trained(store)[0].tokens / trained(store)[0].wall_s == 40 * 64 / 2
     with Database(tmp_path / "rebuilt.db") as db:
         pd.testing.assert_frame_equal(db.pairs("small"), filled.pairs("small"))
         pd.testing.assert_frame_equal(
@@ -207,10 +187,9 @@ def test_two_sweeps_share_their_arms(filled: Database, store: Store, tmp_path: P
         assert claim(store, arm.id, "one", PROVENANCE)
 
 
-def test_fill_fills(store: Store, tmp_path: Path) -> None:
+def test_fill_fills(store: Store, db: Database, tmp_path: Path) -> None:
     fill(store, make_sweep(), tmp_path)
-    with read(store) as db:
-        assert set(db.pairs("small").status) == {"done"}
+    assert set(db.pairs("small").status) == {"done"}
 
 
 def test_a_journal_that_says_running_does_not_bring_a_failed_arm_to_life(
@@ -235,7 +214,9 @@ def test_a_rebuilt_store_knows_that_nobody_trains_an_unfinished_arm(store: Store
     assert claim(store, ARM.id, "one", PROVENANCE) == 4
 
 
-def test_reading_a_live_arm_s_journal_leaves_its_lease_alone(wanted: Store, tmp_path: Path) -> None:
+def test_reading_a_live_arm_s_journal_leaves_its_lease_alone(
+    wanted: Store, db: Database, tmp_path: Path
+) -> None:
     claim(wanted, ARM.id, "one", PROVENANCE)
     told = formula_record(ARM, 1, status="running", step=10)
     rows = [row for row in formula_rows(ARM) if row.step <= 10]
@@ -243,26 +224,26 @@ def test_reading_a_live_arm_s_journal_leaves_its_lease_alone(wanted: Store, tmp_
     ingest(wanted, write_journal(tmp_path / "runs", told, rows))
     state = arm_states(wanted, [ARM.id])[ARM.id]
     assert (state.status, state.lease_owner) == ("running", "one")
-    with read(wanted) as db:
-        assert "2.13.0" in db.attempts().environment[0]
-        assert json.loads(db.attempts().environment[0])["packages"] == PROVENANCE.packages
+    assert "2.13.0" in db.attempts().environment[0]
+    assert json.loads(db.attempts().environment[0])["packages"] == PROVENANCE.packages
 
 
 def test_ingest_twice_changes_no_time(filled: Database, store: Store, tmp_path: Path) -> None:
-    before = filled.sql("SELECT * FROM arm"), filled.sql("SELECT * FROM attempt")
+    before = filled.sql("SELECT * FROM arm ORDER BY id"), filled.sql("SELECT * FROM attempt ORDER BY id")
     assert ingest(store, write_journal(tmp_path / "runs", formula_record(ARM), formula_rows(ARM)))
     for frame, after in zip(
-        before, (filled.sql("SELECT * FROM arm"), filled.sql("SELECT * FROM attempt")), strict=True
+        before,
+        (filled.sql("SELECT * FROM arm ORDER BY id"), filled.sql("SELECT * FROM attempt ORDER BY id")),
+        strict=True,
     ):
         pd.testing.assert_frame_equal(frame, after)
 
 
-def test_a_cut_journal_is_no_result(store: Store, tmp_path: Path) -> None:
+def test_a_cut_journal_is_no_result(store: Store, db: Database, tmp_path: Path) -> None:
     rows = [row for row in formula_rows(ARM) if row.step <= 20]
     with pytest.raises(DamagedJournal, match="it has no last row"):
         ingest(store, write_journal(tmp_path, formula_record(ARM), rows))
-    with read(store) as db:
-        assert db.curves().empty
+    assert db.curves().empty
 
 
 def test_an_arm_of_other_semantics_is_refused(store: Store, tmp_path: Path) -> None:
