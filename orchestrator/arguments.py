@@ -1,13 +1,39 @@
 """What command-line arguments mean, and whether what they name can be used."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from schemas.errors import UserError
 
+Db = Annotated[
+    str | None,
+    typer.Option(
+        "--db", envvar="XSA_DB", help="The store: a path or a database URL.", show_default="results.db"
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print rows as JSON.")]
+SweepName = Annotated[str, typer.Argument(help="The sweep's name.", metavar="SWEEP")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        help="Only rows where AXIS=VALUE, AXIS=A,B,C or AXIS=LOW..HIGH. May be repeated. In xsa_layers a comma is part "
+        "of the value: repeat it for several.",
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="The directory to write to.", show_default="reports/SWEEP")
+]
+
 
 def parse_where(conditions: list[str] | None) -> dict[str, Any]:
-    """Return the filters that `--where` conditions mean. Raises `UserError`."""
+    """Return the filters that `--where` conditions mean. Raises `UserError`.
+
+    A comma separates values, but not where an axis has values that hold commas (`xsa_layers=0,1`):
+    there it is part of the value, and several values are several conditions.
+    """
     from schemas.loader import parse_scalar
     from schemas.trial import AXES
 
@@ -16,7 +42,8 @@ def parse_where(conditions: list[str] | None) -> dict[str, Any]:
         name, equals, text = condition.partition("=")
         if not equals:
             raise UserError(f"--where {condition}: write AXIS=VALUE, AXIS=A,B,C or AXIS=LOW..HIGH.")
-        if name == "sweep" or name in filters:
+        whole = name in AXES and AXES[name].commas
+        if name == "sweep" or (name in filters and not whole):
             again = (
                 "the sweep is the command's argument"
                 if name == "sweep"
@@ -24,7 +51,9 @@ def parse_where(conditions: list[str] | None) -> dict[str, Any]:
             )
             raise UserError(f"--where {condition}: {again}.")
         parse = AXES[name].parse if name in AXES else parse_scalar
-        if ".." in text:
+        if whole:
+            filters.setdefault(name, []).append(parse(text))
+        elif ".." in text:
             low, _, high = text.partition("..")
             filters[name] = (parse(low) if low else None, parse(high) if high else None)
         elif "," in text:

@@ -1,18 +1,36 @@
 """The command line, `xsa`. Heavy imports live inside the commands, so that `--help` answers at once."""
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from orchestrator.arguments import parse_where, why_unwritable
+from orchestrator.arguments import AsJson, Db, SweepName, Where, parse_where
+from orchestrator.cli_db import db_app
+from orchestrator.cli_look import look_app
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
+    from results.store import Store
     from schemas.sweep import Sweep
 
+ORDER = (
+    *("plan", "run", "retry", "stop", "status", "show", "results", "figures", "tables", "report"),
+    *("ingest", "db", "axes"),
+)
+"""The commands as `xsa --help` lists them: as one needs them."""
+
+
+class _InOrder(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
+
+
 app = typer.Typer(
+    cls=_InOrder,
     name="xsa",
     help="Sweeps of paired attention experiments (SA and XSA), their results in SQL, and the figures from them.",
     no_args_is_help=True,
@@ -20,56 +38,55 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
+app.registered_commands += look_app.registered_commands
+app.add_typer(db_app, name="db")
 
 SweepFile = Annotated[Path, typer.Argument(help="The sweep's YAML file.", metavar="SWEEP.yaml")]
-SweepName = Annotated[str, typer.Argument(help="The sweep's name.", metavar="SWEEP")]
-Db = Annotated[
-    str | None,
-    typer.Option(
-        "--db", envvar="XSA_DB", help="The store: a path or a database URL.", show_default="results.db"
-    ),
-]
 Storage = Annotated[
     Path | None,
     typer.Option("--storage", help="Where the arms' folders go.", show_default="runs/ beside the store"),
 ]
-Where = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--where", help="Only rows where AXIS=VALUE, AXIS=A,B,C or AXIS=LOW..HIGH. May be repeated."
-    ),
-]
-Out = Annotated[
-    Path | None, typer.Option("--out", help="The directory to write to.", show_default="reports/SWEEP")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print rows as JSON.")]
 
 
 @app.command()
-def plan(sweep_file: SweepFile, db: Db = None, json: AsJson = False) -> None:
+def plan(
+    sweep_file: SweepFile,
+    ids: Annotated[bool, typer.Option("--ids", help="List its arms: id, name and status.")] = False,
+    explain: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--explain", help="Say in which fields two arms or trials differ.", metavar="ID ID"),
+    ] = None,
+    db: Db = None,
+    storage: Storage = None,
+    json: AsJson = False,
+) -> None:
     """Say what a sweep would train, and its cost.
 
     Example: xsa plan sweeps/quickstart.yaml
     """
+    import results
+    from orchestrator.explain import print_explanation, print_ids
     from orchestrator.plan import Plan
-    from orchestrator.show import print_json, print_plan
+    from orchestrator.preview import preview, print_preview
+    from orchestrator.show import print_json
     from orchestrator.supervise import current_plan
     from results.location import store_exists
-    from results.store import Store
 
+    if ids and explain:
+        raise UserError("--ids and --explain answer two questions; leave one of them out.")
     sweep = _load(sweep_file)
-    speed = None
-    if store_exists(db):
-        from results.state import measured_speed
-
-        with Store.open(db, mode="read") as store:
-            made, speed = current_plan(store, sweep), measured_speed(store)
-    else:
-        made = Plan.make(sweep, {})
-    if json:
-        print_json({"sweep": sweep.name, "trials": len(made.trials), "arms": len(made.arms), **made.counts()})
-    else:
-        print_plan(made, speed)
+    with ExitStack() as stack:
+        database = stack.enter_context(results.open(db)) if store_exists(db) else None
+        made = current_plan(database.store, sweep) if database else Plan.make(sweep, {})
+        if explain:
+            print_explanation(explain, made, database, as_json=json)
+        elif ids:
+            print_ids(made, as_json=json)
+        else:
+            store = database.store if database else None
+            runs = store.default_storage() if store else Path("runs")
+            told = preview(made, store, (storage or runs).absolute())
+            print_json(told) if json else print_preview(told, sweep.runtime)
 
 
 @app.command()
@@ -80,114 +97,89 @@ def run(sweep_file: SweepFile, db: Db = None, storage: Storage = None) -> None:
 
     Example: xsa run sweeps/quickstart.yaml
     """
-    from orchestrator.show import console, print_outcome
     from orchestrator.supervise import prepare_storage
-    from orchestrator.supervise import run as run_sweep
     from results.store import Store
 
     sweep = _load(sweep_file)
     if storage:
         prepare_storage(storage)  # before a store is made for nothing
     with Store.open(db, mode="write") as store:
-        outcome = run_sweep(store, sweep, (storage or store.default_storage()).absolute(), console)
-        name = store.name
-    print_outcome(outcome, db, name)
+        _train(store, db, sweep, (storage or store.default_storage()).absolute(), None)
+
+
+@app.command()
+def retry(
+    sweep: SweepName,
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", help="Arms that ended so: failed, interrupted.", show_default="failed"),
+    ] = None,
+    cause: Annotated[
+        list[str] | None, typer.Option("--cause", help="Only where the last attempt ended of this.")
+    ] = None,
+    where: Where = None,
+    resources: Annotated[
+        list[str] | None,
+        typer.Option("--resources", help="A runtime setting to change: KEY=VALUE. May be repeated."),
+    ] = None,
+    db: Db = None,
+    storage: Storage = None,
+) -> None:
+    """Try again just those arms of a sweep that failed.
+
+    What they tried before is kept. Everything else is left as it is.
+
+    Example: xsa retry quickstart --cause cuda_oom --where seq_len=16384 --resources micro_batch=1
+    """
+    import results
+    from orchestrator.retry import changed_runtime, chosen_arms, stored_sweep
+    from orchestrator.show import console
+    from results.store import Store
+
+    statuses, causes = status or ["failed"], cause or []
+    with results.open(db) as database:
+        wanted, kept_in = stored_sweep(database, sweep)
+        only = chosen_arms(database, wanted, statuses=statuses, causes=causes, where=parse_where(where))
+    runtime = changed_runtime(wanted.runtime, resources or [])
+    if not only:
+        console.print(f"{sweep} has no such arms; `xsa status {sweep}` shows what it has.")
+        return
+    console.print(f"{sweep}: {len(only)} arms to try again.")
+    with Store.open(db, mode="write") as store:
+        _train(store, db, wanted.model_copy(update={"runtime": runtime}), storage or Path(kept_in), only)
+
+
+def _train(store: "Store", db: str | None, sweep: "Sweep", storage: Path, only: set[str] | None) -> None:
+    """Run a sweep, or only these arms of it, and end with the exit code that says how it went."""
+    from orchestrator.show import console, print_outcome
+    from orchestrator.supervise import run as run_sweep
+
+    _print_notes(store)
+    outcome = run_sweep(store, sweep, storage.absolute(), console, only=only)
+    print_outcome(outcome, db, store.name)
     if outcome.signal is not None:
         raise typer.Exit(128 + outcome.signal)
-    if any(outcome.plan.status(arm.id) != "running" for arm in outcome.plan.unfinished()):
+    left = [arm for arm in outcome.plan.unfinished() if only is None or arm.id in only]
+    if any(outcome.plan.status(arm.id) != "running" for arm in left):
         raise typer.Exit(1)  # something is left that no other run is training either
 
 
 @app.command()
-def status(
-    sweep: Annotated[str | None, typer.Argument(help="A sweep's name; all of them if left out.")] = None,
-    db: Db = None,
-    json: AsJson = False,
-) -> None:
-    """Show how far sweeps are, what failed and why.
-
-    Example: xsa status quickstart
-    """
-    import results
-    from orchestrator.show import print_status
-
-    with results.open(db) as database:
-        print_status(database, sweep, as_json=json)
-
-
-@app.command(name="results")
-def show_results(
+def stop(
     sweep: SweepName,
+    wait: Annotated[bool, typer.Option(help="Return when they have stopped.")] = True,
     db: Db = None,
-    where: Where = None,
-    format: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
 ) -> None:
-    """Print the paired losses of a sweep.
+    """Ask the runs of a sweep to checkpoint and end, from another terminal.
 
-    A table over seeds, or with --format csv or json every pair.
-
-    Example: xsa results quickstart --where xsa_lambda=1 --format csv
+    Example: xsa stop quickstart
     """
-    import results
-    from orchestrator.show import print_results
-
-    with results.open(db) as database:
-        print_results(database, sweep, parse_where(where), format)
-
-
-@app.command()
-def figures(
-    sweep: SweepName,
-    names: Annotated[list[str] | None, typer.Argument(help="Figures, such as fig7; all if left out.")] = None,
-    db: Db = None,
-    where: Where = None,
-    out: Out = None,
-) -> None:
-    """Draw figures: PNG, SVG, PDF and CSV.
-
-    Example: xsa figures quickstart fig7 --out figures
-    """
-    import results
-    from orchestrator.show import write_figures
-
-    with results.open(db) as database:
-        write_figures(database, sweep, names or [], parse_where(where), _directory(out, sweep))
-
-
-@app.command()
-def tables(
-    sweep: SweepName,
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Tables, such as losses; all if left out.")
-    ] = None,
-    db: Db = None,
-    where: Where = None,
-    out: Out = None,
-) -> None:
-    """Write tables: text, Markdown, LaTeX and CSV.
-
-    Example: xsa tables quickstart losses
-    """
-    import results
-    from orchestrator.show import write_tables
-
-    with results.open(db) as database:
-        write_tables(database, sweep, names or [], parse_where(where), _directory(out, sweep))
-
-
-@app.command()
-def report(sweep: SweepName, db: Db = None, out: Out = None) -> None:
-    """Write figures, tables and report.html.
-
-    Example: xsa report quickstart
-    """
-    import results
     from orchestrator.show import console
-    from results.report import write
+    from orchestrator.stop import stop as stop_runs
+    from results.store import Store
 
-    with results.open(db) as database:
-        path = write(database, sweep, _directory(out, sweep))
-    console.print(f"Report: {path}", soft_wrap=True, highlight=False)
+    with Store.open(db, mode="write") as store:
+        stop_runs(store, sweep, lambda line: console.print(line, markup=False, soft_wrap=True), wait=wait)
 
 
 @app.command()
@@ -212,6 +204,7 @@ def ingest(
         )
     taken, damaged = 0, []
     with Store.open(db, mode="write") as store:
+        _print_notes(store)
         for folder in folders:
             try:
                 taken += ingest_arm(store, folder)
@@ -223,23 +216,12 @@ def ingest(
         raise UserError("\n".join(damaged))
 
 
-@app.command()
-def axes(
-    json: Annotated[bool, typer.Option("--json", help="Print the JSON schema, for editors.")] = False,
-) -> None:
-    """List every axis a sweep can set.
+def _print_notes(store: "Store") -> None:
+    """Say what opening the store has done to it."""
+    from orchestrator.show import console
 
-    Type, default, limits and meaning; then the named model sizes.
-
-    Example: xsa axes
-    """
-    from orchestrator.show import print_axes, print_json
-    from schemas.trial import Trial
-
-    if json:
-        print_json(Trial.model_json_schema())
-    else:
-        print_axes()
+    for note in store.notes:
+        console.print(note, markup=False, soft_wrap=True)
 
 
 def _load(sweep_file: Path) -> "Sweep":
@@ -253,14 +235,6 @@ def _load(sweep_file: Path) -> "Sweep":
     except UserError as error:
         raise UserError(f"{sweep_file}: {error}") from None
     return sweep
-
-
-def _directory(out: Path | None, sweep: str) -> Path:
-    """Return the directory to write to, made if need be."""
-    directory = out or Path("reports") / sweep
-    if reason := why_unwritable(directory):
-        raise UserError(f"Nothing can be written to {directory}: {reason}. Choose another place with --out.")
-    return directory
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ and what it finds comes back in `tune.report`. The store alone says what is done
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -29,8 +29,9 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 
+from orchestrator.owner import Place
 from orchestrator.session import Session
-from orchestrator.worker import REPORT, train_trial
+from orchestrator.worker import PLACE, REPORT, train_trial
 from schemas.errors import UserError
 from schemas.report import Report
 from schemas.sweep import Runtime
@@ -42,54 +43,95 @@ OBJECT_STORE_BYTES = 200_000_000
 
 
 @contextmanager
-def local_ray() -> Iterator[None]:
-    """Start a Ray of our own on this machine, and end it."""
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        object_store_memory=OBJECT_STORE_BYTES,
+def connected_ray() -> Iterator[None]:
+    """Use the cluster that $RAY_ADDRESS names, else start a Ray of our own on this machine, and end it.
+
+    Raises `UserError` where there is no such cluster.
+    """
+    address = os.environ.get("RAY_ADDRESS", "local")
+    if address.startswith("ray://"):
+        raise UserError(
+            f"RAY_ADDRESS={address} is Ray Client, which loses a run with its connection. "
+            "Run on a node of the cluster, with RAY_ADDRESS=auto."
+        )
+    own = (
+        {} if address != "local" else {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     )
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
+    except ConnectionError as error:
+        raise UserError(f"There is no Ray cluster at RAY_ADDRESS={address}: {error}") from None
     try:
         yield
     finally:
         ray.shutdown()
 
 
-def _bundle(runtime: Runtime) -> dict[str, float]:
-    asked = {"CPU": runtime.cpus_per_trial, "GPU": runtime.gpus_per_trial}
-    return {resource: amount for resource, amount in asked.items() if amount}
+def bundle_of(runtime: Runtime) -> dict[str, float]:
+    """Return what Ray reserves for a trial."""
+    asked = {
+        "CPU": runtime.cpus_per_trial,
+        "GPU": runtime.gpus_per_trial,
+        "memory": (runtime.memory_gib_per_trial or 0) * 2**30,
+        **runtime.custom_resources,
+    }
+    if runtime.accelerator_type:
+        asked[f"accelerator_type:{runtime.accelerator_type}"] = 0.001  # nodes have 1 of their own kind
+    return {resource: float(amount) for resource, amount in asked.items() if amount}
 
 
-def count_slots(runtime: Runtime) -> int:
-    """Return how many trials the cluster can run at once.
+def _nodes(avoided: Collection[str]) -> list[dict[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in avoided]
+
+
+def count_slots(runtime: Runtime, avoided: Collection[str] = ()) -> int:
+    """Return how many trials the nodes besides the avoided ones can run at once.
 
     Raises:
         UserError: no node can ever hold one trial, for which Tune would wait without an end.
     """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    for resource, wanted in _bundle(runtime).items():
-        most = max((node.get(resource, 0.0) for node in nodes), default=0.0)
-        if wanted > most:
-            key = f"runtime.{resource.lower()}s_per_trial"
-            raise UserError(
-                f"{key} asks for {wanted:g} {resource}, but no node has more than {most:g}. Lower it, or add a node."
-            )
-
-    bundle = _bundle(runtime)
+    nodes, bundle = _nodes(avoided), bundle_of(runtime)
     slots = sum(
         min(int(node.get(key, 0.0) / amount + 1e-9) for key, amount in bundle.items()) for node in nodes
     )
-    if not slots:
-        raise UserError(f"No node has all that a trial asks for at once: {bundle}. Lower it, or add a node.")
-    return slots
+    if slots or avoided:
+        return slots
+    for resource, wanted in bundle.items():
+        most = max((node.get(resource, 0.0) for node in nodes), default=0.0)
+        if wanted > most:
+            raise UserError(_infeasible(resource, wanted, most, nodes))
+    wanted_at_once = ", ".join(_amount(resource, amount) for resource, amount in bundle.items())
+    raise UserError(
+        f"No node has all that a trial asks for at once: {wanted_at_once}. Lower it, or add a node."
+    )
 
 
-def run_session(session: Session, runtime: Runtime, *, slots: int) -> None:
-    """Give Tune the session's jobs, `slots` at once, until none is left. Raises whatever ends Tune itself."""
+def _infeasible(resource: str, wanted: float, most: float, nodes: list[dict[str, float]]) -> str:
+    if resource.startswith("accelerator_type:"):
+        kinds = sorted(
+            {key.partition(":")[2] for node in nodes for key in node if key.startswith("accelerator_type:")}
+        )
+        return (
+            f"runtime.accelerator_type asks for {resource.partition(':')[2]}, and the nodes have "
+            f"{', '.join(kinds) or 'no accelerators'}. Name one of theirs, or add a node."
+        )
+    key = {"CPU": "cpus_per_trial", "GPU": "gpus_per_trial", "memory": "memory_gib_per_trial"}.get(resource)
+    key = key or f"custom_resources.{resource}"
+    return (
+        f"runtime.{key} asks for {_amount(resource, wanted)}, but no node has more than "
+        f"{_amount(resource, most)}. Lower it, or add a node."
+    )
+
+
+def _amount(resource: str, amount: float) -> str:
+    return f"{amount / 2**30:.3g} GiB of memory" if resource == "memory" else f"{amount:g} {resource}"
+
+
+def run_session(session: Session) -> None:
+    """Give Tune the session's jobs, one for each slot, until none is left. Raises whatever ends Tune itself."""
+    runtime = session.sweep.runtime
     # Tune asks for one trial at a time until it runs; workers should all start at once.
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(slots)
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(session.slots)
     trainable = tune.with_parameters(
         train_trial,
         arms={arm.id: arm.model_dump() for job in session.queue for arm in job.arms},
@@ -97,14 +139,25 @@ def run_session(session: Session, runtime: Runtime, *, slots: int) -> None:
         runtime=runtime.model_dump_json(),
         stop_file=str(session.stop_file),
     )
+
+    def resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        bundle = bundle_of(runtime)
+        if config["alone"]:
+            bundle["CPU"] = max(node.get("CPU", 0.0) for node in _nodes(config["avoided"]))
+        if not config["avoided"]:
+            return tune.PlacementGroupFactory([bundle])
+        others = {"ray.io/node-id": f"!in({','.join(config['avoided'])})"}
+        return tune.PlacementGroupFactory([bundle], bundle_label_selector=[others])
+
     with tempfile.TemporaryDirectory(prefix="xsa-tune-") as scratch:
         tuner = tune.Tuner(
-            tune.with_resources(trainable, tune.PlacementGroupFactory([_bundle(runtime)])),
+            tune.with_resources(trainable, resources),
             tune_config=tune.TuneConfig(
-                search_alg=_Jobs(session, slots),
+                search_alg=_Jobs(session),
                 num_samples=-1,  # as many as the queue has
-                # A worker that has loaded torch is worth keeping; GPU memory is not to be inherited.
-                reuse_actors=not runtime.gpus_per_trial,
+                reuse_actors=not runtime.gpus_per_trial
+                if runtime.reuse_workers is None
+                else runtime.reuse_workers,
                 trial_dirname_creator=lambda trial: str(trial.trial_id),
             ),
             run_config=tune.RunConfig(
@@ -117,19 +170,25 @@ def run_session(session: Session, runtime: Runtime, *, slots: int) -> None:
 class _Jobs(Searcher):  # type: ignore[misc] # Ray is not typed
     """Hands Tune one job at a time, so that a job is claimed when a slot is free and not before."""
 
-    def __init__(self, session: Session, slots: int) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
-        self._slots = slots
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        if len(self._session.running) >= self._slots:
+        if len(self._session.running) >= self._session.slots:
             return None
-        job = self._session.next_job(trial_id)
-        if job is None:
+        running = self._session.next_job(trial_id)
+        if running is None:
             # What runs may yet fail and be queued again, and a store that is away may come back.
             return Searcher.FINISHED if self._session.finished else None
-        return {"trial_id": job.trial_id, "attempts": self._session.running[trial_id][1]}
+        job = running.job
+        return {
+            "trial_id": job.trial_id,
+            "attempts": running.attempts,
+            "micro_batch": job.micro_batch,
+            "alone": job.alone,
+            "avoided": sorted(self._session.avoided),
+        }
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -152,8 +211,10 @@ class _Recorder(tune.Callback):  # type: ignore[misc]
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
+        if PLACE in result:
+            self._session.on_start(trial.trial_id, Place(**result[PLACE]))
         if REPORT in result:
-            self._session.on_report(Report.loads(result[REPORT]))
+            self._session.on_report(trial.trial_id, Report.loads(result[REPORT]))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._session.on_end(trial.trial_id, None)

@@ -1,13 +1,14 @@
 """What a run says while it runs: a live line on a terminal, now and then a plain line elsewhere."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
+from orchestrator.failures import Failure
 from orchestrator.plan import Plan, label
 from schemas.report import EvalRow, Report
 from schemas.trial import Arm
@@ -68,15 +69,14 @@ class Progress:
             self._end(told.arm_id, told.status, losses[-1] if losses else None)
         self._show(force=told.status != "running")
 
-    def on_failure(self, arms: Sequence[Arm], cause: str, message: str, again: bool) -> None:
-        """Say which arms failed, why, and what becomes of them."""
-        for arm in arms:
-            self._running.discard(arm.id)
-            if cause == "interrupted" and not again:
-                self.say(f"[yellow]‖[/] {escape(label(arm, self._varied))}: {escape(message)}")
-                continue
-            then = "it is tried again" if again else "not tried again in this run"
-            self.say(f"[red]✗[/] {escape(label(arm, self._varied))}: {cause}: {escape(message)} ({then})")
+    def on_failure(self, arm: Arm, failure: Failure, then: str) -> None:
+        """Say which arm failed, why, and what becomes of it."""
+        self._running.discard(arm.id)
+        name = escape(label(arm, self._varied))
+        if not failure.is_fault:
+            self.say(f"[yellow]‖[/] {name}: {escape(failure.message)}" + (f" ({then})" if then else ""))
+            return
+        self.say(f"[red]✗[/] {name}: {failure.cause}: {escape(failure.message)} ({then})")
 
     def _end(self, arm_id: str, status: str, loss: float | None) -> None:
         arm = self._arms[arm_id]
@@ -132,3 +132,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def quantity(value: float) -> str:
+    """Return a number with an SI prefix, to be followed by its unit: `1.5 G`."""
+    for size, letter in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {letter}"
+    return f"{value:.3g} "

@@ -1,60 +1,48 @@
 """One `xsa run`: which jobs are left, who holds them, and what happened to each."""
 
-import os
-import socket
+import shutil
 import time
-import traceback
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psutil
 from rich.markup import escape
 
+from orchestrator.failures import Failure, Judge, TuneEnded, Verdict, explain, killed_for_memory
+from orchestrator.owner import Place, is_dead, owner_name
 from orchestrator.plan import Job
 from orchestrator.progress import Progress
+from results import sessions
 from results.claims import LEASE_S, Provenance, claim, end_attempt, renew
 from results.location import StoreError
 from results.record import ingest, record
 from results.state import arm_states
 from results.store import Store
 from schemas.report import DamagedJournal, Report, arm_folder
+from schemas.sweep import Sweep
+from schemas.trial import Arm
 
-RETRIES = {"node_lost": 5, "preempted": 5, "host_oom": 1, "cuda_oom": 1}
-"""How often each cause is tried again within one run; a cause not named here is not."""
-
-
-def owner_name() -> str:
-    """Return this process's name in leases: machine, process id, and when the process began."""
-    return f"{_machine()}:{os.getpid()}:{_began(os.getpid())}"
+LOOK_S = 2.0
+"""Seconds between looks at the store for a wish that this run stop."""
 
 
-def is_dead(owner: str) -> bool:
-    """Whether an owner is known to have ended: it ran on this machine, and its process is gone."""
-    machine, pid, began = [*owner.split(":"), "", ""][:3]
-    return machine == _machine() and _began(int(pid)) != began
+@dataclass
+class Running:
+    """A job under way."""
 
+    job: Job
+    attempts: dict[str, int]
+    """Number of the attempt at each arm, by the arm's id."""
+    place: Place | None = None
+    """Where its worker is, once it has said so."""
+    micro_batch: int | None = None
 
-@cache
-def _machine() -> str:
-    """This host since it was started, and the namespace in which a process id means something."""
-    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
-    if not boot.exists():
-        return socket.gethostname()
-    return f"{socket.gethostname()}/{boot.read_text().strip()}/{namespace.stat().st_ino}"
-
-
-def _began(pid: int) -> str | None:
-    """When a process began, or None if it is gone. In ticks since the boot, which no clock change moves."""
-    try:
-        if Path("/proc/self/stat").exists():
-            after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
-            return after_name.split()[19]
-        return f"{psutil.Process(pid).create_time():.0f}"
-    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
-        return None
+    @property
+    def node(self) -> str | None:
+        """Ray's id of the worker's node."""
+        return self.place.node if self.place else None
 
 
 class Session:
@@ -65,21 +53,37 @@ class Session:
     """
 
     def __init__(
-        self, store: Store, storage: Path, jobs: Sequence[Job], provenance: Provenance, progress: Progress
+        self,
+        store: Store,
+        sweep: Sweep,
+        storage: Path,
+        jobs: Sequence[Job],
+        provenance: Provenance,
+        progress: Progress,
+        *,
+        slots_without: Callable[[set[str]], int],
     ) -> None:
         self.store = store
+        self.sweep = sweep
         self.storage = storage
         self.provenance = provenance
         self.progress = progress
         self.owner = owner_name()
         self.stop_file = storage / "sessions" / f"{self.owner.translate({ord(':'): '-', ord('/'): '-'})}.stop"
         self.queue = deque(jobs)
-        self.running: dict[str, tuple[Job, dict[str, int]]] = {}
-        """Job and attempt numbers by arm, of each Tune trial under way, by Tune's trial id."""
-        self._failures: Counter[tuple[str, str]] = Counter()
-        self._renewed = time.monotonic()
+        self.running: dict[str, Running] = {}
+        """The jobs under way by Tune's trial id."""
+        self.avoided: set[str] = set()
+        """Nodes on which nothing more is started."""
+        self.halted: str | None = None
+        """Why nothing more is started at all."""
+        self._slots_without = slots_without
+        self.slots = slots_without(self.avoided)
+        """How many jobs can run at once."""
+        self._judge = Judge(sweep.runtime)
+        self._renewed = self._looked = time.monotonic()
         self._outage = False
-        self._unsettled: deque[tuple[Job, dict[str, int], BaseException | None]] = deque()
+        self._unsettled: deque[tuple[Running, BaseException | None]] = deque()
         """Trials that ended while the store did not answer."""
 
     @property
@@ -94,11 +98,12 @@ class Session:
     @property
     def finished(self) -> bool:
         """Whether nothing runs and nothing more will."""
-        return not self.running and (not self.queue or self.stopping)
+        return not self.running and (not self.queue or self.stopping or self.halted is not None)
 
-    def next_job(self, tune_id: str) -> Job | None:
+    def next_job(self, tune_id: str) -> Running | None:
         """Claim and return the next job for a Tune trial, or None if there is none to take now."""
-        while self.queue and not self.stopping:
+        self._check_space()
+        while self.queue and not self.stopping and not self.halted:
             job, attempts = self.queue[0], {}
             with self._outages():
                 attempts = self._claim(job)
@@ -106,9 +111,9 @@ class Session:
             if self._outage:
                 return None
             if attempts:
-                own = Job(job.trial_id, tuple(arm for arm in job.arms if arm.id in attempts))
-                self.running[tune_id] = (own, attempts)
-                return own
+                own = replace(job, arms=tuple(arm for arm in job.arms if arm.id in attempts))
+                self.running[tune_id] = Running(own, attempts)
+                return self.running[tune_id]
         return None
 
     def _claim(self, job: Job) -> dict[str, int]:
@@ -123,15 +128,38 @@ class Session:
         }
         return {arm_id: number for arm_id, number in numbers.items() if number is not None}
 
-    def on_report(self, report: Report) -> None:
+    def _check_space(self) -> None:
+        free, floor = shutil.disk_usage(self.storage).free / 2**30, self.sweep.runtime.min_free_gib
+        if free < floor and not self.halted:
+            self.halt(f"{self.storage} has {free:.2f} GiB free, and runtime.min_free_gib is {floor:g}")
+
+    def halt(self, reason: str) -> None:
+        """Start nothing more, and keep why; what runs goes on to its end."""
+        self.halted = reason
+        self._say("halted", f"Nothing more is started: {reason}.")
+
+    def _say(self, kind: str, message: str) -> None:
+        self.progress.say(f"[red]{escape(message)}[/]")
+        with self._outages():
+            sessions.note(self.store, kind, message, sweep=self.sweep.name)
+
+    def on_start(self, tune_id: str, place: Place) -> None:
+        """Keep where a job's worker is."""
+        self.running[tune_id].place = place
+
+    def on_report(self, tune_id: str, report: Report) -> None:
         """Write a worker's report, and show it."""
+        running = self.running[tune_id]
+        running.micro_batch = report.record.environment.get("micro_batch")
         with self._outages():
             record(self.store, report, packages=self.provenance.packages)
+        if report.record.status in ("done", "diverged"):
+            self._judge.on_success(running.node)
         self.progress.on_report(report)
 
     def on_end(self, tune_id: str, error: BaseException | None) -> None:
         """Settle a Tune trial that ended, at once or when the store answers again."""
-        self._unsettled.append((*self.running.pop(tune_id), error))
+        self._unsettled.append((self.running.pop(tune_id), error))
         self.settle()
 
     def settle(self) -> None:
@@ -143,8 +171,12 @@ class Session:
             if self._outage:
                 return
 
-    def _settle(self, job: Job, attempts: dict[str, int], error: BaseException | None) -> None:
+    def _settle(self, ended: Running, error: BaseException | None) -> None:
+        job, attempts = ended.job, ended.attempts
+        states = arm_states(self.store, list(attempts))
         for arm in job.arms:
+            if states[arm.id].finished:
+                continue
             try:
                 ingest(self.store, arm_folder(self.storage, arm.id))
             except DamagedJournal as damage:
@@ -157,31 +189,81 @@ class Session:
         ]
         if not left:
             return
-        cause, message, details = explain(error)
+        failure = explain(error)
         # Arms are trained one after the other: what failed is the first that has not ended.
         failed, waiting = left[0], left[1:]
-        end_attempt(self.store, failed.id, attempts[failed.id], cause=cause, error=message, traceback=details)
+        end_attempt(
+            self.store,
+            failed.id,
+            attempts[failed.id],
+            cause=failure.cause,
+            error=failure.message,
+            traceback=failure.traceback,
+            hostname=ended.place.hostname if ended.place else None,
+        )
         for arm in waiting:
             end_attempt(self.store, arm.id, attempts[arm.id], cause="cancelled", error="not begun")
-        self._failures[job.trial_id, cause] += 1
-        again = self._failures[job.trial_id, cause] <= RETRIES.get(cause, 0) and not self.stopping
-        wanted = left if again else waiting
+        verdict = self._judge.on_failure(replace(job, arms=tuple(left)), failure, ended.node)
+        self._carry_out(verdict, failure, ended, left)
+
+    def _carry_out(self, verdict: Verdict, failure: Failure, ended: Running, left: list[Arm]) -> None:
+        again = verdict.again and not self.stopping
+        wanted = left if again else left[1:]
+        job = replace(ended.job, arms=tuple(wanted))
+        then = "it is tried again" if again else "not tried again in this run"
+        if again and failure.cause == "cuda_oom" and (ended.micro_batch or 1) > 1:
+            job = replace(job, micro_batch=(ended.micro_batch or 1) // 2)
+            then = f"it is tried again, {job.micro_batch} sequences at a time"
+        if again and failure.cause == "host_oom":
+            job = replace(job, alone=True)
+            then = "it is tried again, alone on a node"
         if wanted:
-            self.queue.append(Job(job.trial_id, tuple(wanted)))
-        self.progress.on_failure([failed], cause, message, again)
+            self.queue.append(job)
+        self.progress.on_failure(left[0], failure, then if failure.is_fault or again else "")
+        if verdict.bad_node and ended.place is not None and self._avoid(ended.place):
+            return
+        if verdict.halt and not self.halted:
+            self.halt(f"{verdict.halt}; `xsa status {self.sweep.name} --failed` shows them")
+
+    def _avoid(self, place: Place) -> bool:
+        """Use the other nodes alone from now on, if there is one that can; what failed there is due again."""
+        if place.node in self.avoided or not (slots := self._slots_without(self.avoided | {place.node})):
+            return False
+        self.avoided.add(place.node)
+        self.slots = slots
+        queued = {job.trial_id for job in self.queue}
+        self.queue += [job for job in self._judge.forgive(place.node) if job.trial_id not in queued]
+        self._say(
+            "node_avoided",
+            f"Node {place.hostname} ({place.node[:8]}) is avoided from now on: "
+            f"{self.sweep.runtime.avoid_node_after} trials in a row failed there. They are tried elsewhere.",
+        )
+        return True
 
     def beat(self) -> None:
-        """Keep the leases of this run alive; called often, writes rarely."""
-        if time.monotonic() - self._renewed > LEASE_S / 4:
-            self._renewed = time.monotonic()
+        """Keep the leases of this run alive and hear whether it should stop; called often, works rarely."""
+        now = time.monotonic()
+        if now - self._looked > LOOK_S and not self.stopping:
+            self._looked = now
+            with self._outages():
+                if sessions.is_asked_to_stop(self.store, self.owner):
+                    self.progress.say("Somebody asked for it (xsa stop): trials checkpoint and end.")
+                    self.stop()
+        if now - self._renewed > LEASE_S / 4:
+            self._renewed = now
             with self._outages():
                 renew(self.store, self.owner)
             self.settle()
 
     def abandon(self, error: BaseException | None) -> None:
-        """Settle every trial that was under way when Tune itself ended."""
+        """Settle every trial that was under way when Tune itself ended, of which few are to blame."""
+        killed = killed_for_memory(error) if error is not None else set()
+        to_blame = {tune_id for tune_id, run in self.running.items() if run.place and run.place.pid in killed}
+        if not to_blame:  # one that had not said yet where it is, or all where nobody is named
+            to_blame = {tune_id for tune_id, run in self.running.items() if not (killed and run.place)}
         for tune_id in list(self.running):
-            self.on_end(tune_id, error)
+            innocent = TuneEnded("Ray Tune ended: another trial ran out of memory")
+            self.on_end(tune_id, error if tune_id in to_blame else innocent)
 
     @contextmanager
     def _outages(self) -> Iterator[None]:
@@ -196,44 +278,3 @@ class Session:
             self._outage = True
         else:
             self._outage = False
-
-
-def explain(error: BaseException | None) -> tuple[str, str, str | None]:
-    """Return the cause of a trial's end, its message in a line, and its traceback."""
-    if error is None:
-        return "interrupted", "it was stopped before its end", None
-    names = {kind.__name__ for link in _chain(error) for kind in type(link).__mro__}
-    details = "".join(traceback.format_exception(error))
-    message = next(
-        (line for line in reversed(str(error).strip().splitlines()) if line.strip()), type(error).__name__
-    )
-    if "OutOfMemoryError" in names and any("CUDA" in str(link) for link in _chain(error)):
-        return "cuda_oom", message, details
-    if "StoreError" in names:
-        return "store_error", message, details
-    if names & {"FolderBusy", "StaleAttempt"}:
-        return "interrupted", message, details
-    if names & {"OutOfMemoryError", "MemoryError"}:
-        return "host_oom", message, details
-    if names & {
-        "ActorDiedError",
-        "ActorUnavailableError",
-        "RayActorError",
-        "NodeDiedError",
-        "WorkerCrashedError",
-    }:
-        preempted = any(getattr(link, "preempted", False) for link in _chain(error))
-        return (
-            ("preempted" if preempted else "node_lost"),
-            "the process that trained it was killed or its node died",
-            details,
-        )
-    return "user_error", message, details
-
-
-def _chain(error: BaseException | None) -> list[BaseException]:
-    links: list[BaseException] = []
-    while error is not None and error not in links:
-        links.append(error)
-        error = getattr(error, "cause", None) or error.__cause__
-    return links

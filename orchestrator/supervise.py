@@ -1,8 +1,10 @@
 """A run from beginning to end: reconcile, claim, train, and settle, whatever happens in between."""
 
+import os
 import signal
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +14,21 @@ from rich.console import Console
 from rich.markup import escape
 
 from orchestrator.arguments import why_unwritable
+from orchestrator.failures import explain
 from orchestrator.plan import Plan
 from orchestrator.progress import Progress
 from orchestrator.provenance import provenance
-from orchestrator.session import Session, explain
+from orchestrator.session import Session
+from results import sessions
 from results.record import ingest, save_sweep
 from results.state import arm_states
 from results.store import Store
 from schemas.errors import UserError
 from schemas.report import DamagedJournal, arm_folder
-from schemas.sweep import Runtime, Sweep
+from schemas.sweep import Sweep
 
 TUNE_RESTARTS = 5
-"""How often a run goes on after Tune itself has ended: a host out of memory does end it."""
+"""How often Tune may end with nothing under way before a run gives up."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,10 @@ def current_plan(store: Store, sweep: Sweep) -> Plan:
     return Plan.make(sweep, arm_states(store, list(empty.arms)))
 
 
-def run(store: Store, sweep: Sweep, storage: Path, console: Console) -> Outcome:
-    """Train what the sweep still needs. Safe to repeat, to interrupt and to run twice at once."""
+def run(
+    store: Store, sweep: Sweep, storage: Path, console: Console, *, only: Collection[str] | None = None
+) -> Outcome:
+    """Train what the sweep still needs, or `only` these arms. Safe to repeat, interrupt and run twice at once."""
     prepare_storage(storage)
     plan = Plan.make(sweep, {})
     save_sweep(store, sweep, plan.trials, storage)
@@ -58,43 +64,64 @@ def run(store: Store, sweep: Sweep, storage: Path, console: Console) -> Outcome:
         except DamagedJournal as error:
             console.print(f"[yellow]{escape(str(error))}[/]", soft_wrap=True)
     plan = current_plan(store, sweep)
-    jobs = plan.jobs()
+    jobs = plan.jobs(only)
     if not jobs:
         return Outcome(plan, foreign=0, signal=None)
 
-    from orchestrator.launch import count_slots, local_ray
+    from orchestrator.launch import connected_ray, count_slots
 
-    with Progress(plan, console) as progress:
-        session = Session(store, storage, jobs, provenance(), progress)
-        try:
-            # In this order, because ray.init puts a SIGTERM handler of its own in place.
-            with local_ray(), _signals(session, console) as caught:
-                slots = count_slots(sweep.runtime)
-                for _ in range(TUNE_RESTARTS + 1):
-                    session.abandon(_session_error(session, sweep.runtime, slots=slots, progress=progress))
-                    if session.finished:
-                        break
-                session.settle()
-        finally:
-            session.stop_file.unlink(missing_ok=True)
+    with Progress(plan, console) as progress, connected_ray():
+        session = Session(
+            store,
+            sweep,
+            storage,
+            jobs,
+            provenance(),
+            progress,
+            slots_without=lambda avoided: count_slots(sweep.runtime, avoided),
+        )
+        # After ray.init, which puts a SIGTERM handler of its own in place.
+        with _signals(session, console) as caught, _announced(session, caught):
+            _train(session)
     after = current_plan(store, sweep)
     return Outcome(after, foreign=after.counts()["running"], signal=caught[0] if caught else None)
 
 
-def _session_error(session: Session, runtime: Runtime, *, slots: int, progress: Progress) -> Exception | None:
-    """Give Tune the jobs, and return what ended Tune itself where it did not end by itself."""
+@contextmanager
+def _announced(session: Session, caught: list[int]) -> Iterator[None]:
+    """Keep in the store that this run is alive, and in the end why it is not."""
+    sessions.begin(
+        session.store, session.owner, session.sweep.name, hostname=socket.gethostname(), pid=os.getpid()
+    )
+    outcome = "an error of its own"
+    try:
+        yield
+        asked = "it was asked to stop" if session.stopping else "nothing was left to do"
+        outcome = signal.Signals(caught[0]).name if caught else session.halted or asked
+    finally:
+        session.stop_file.unlink(missing_ok=True)
+        sessions.end(session.store, session.owner, outcome)
+
+
+def _train(session: Session) -> None:
+    """Give Tune the jobs until none is left. Tune itself ends when a worker runs out of host memory."""
     from orchestrator.launch import run_session
 
-    try:
-        run_session(session, runtime, slots=slots)
-    except Exception as ended:
-        cause, message, _ = explain(ended)
-        progress.say(f"[red]Ray Tune ended: {cause}: {escape(message)}[/]")
-        if cause == "user_error":
-            session.abandon(ended)
-            raise
-        return ended
-    return None
+    idle = 0
+    while not session.finished and idle < TUNE_RESTARTS:
+        ended = None
+        try:
+            run_session(session)
+        except Exception as error:
+            failure = explain(error)
+            session.progress.say(f"[red]Ray Tune ended: {failure.cause}: {escape(failure.message)}[/]")
+            if failure.cause == "user_error":
+                session.abandon(error)
+                raise
+            ended = error
+        idle = 0 if session.running else idle + 1
+        session.abandon(ended)
+    session.settle()
 
 
 def prepare_storage(storage: Path) -> None:

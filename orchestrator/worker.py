@@ -1,37 +1,59 @@
 """What a worker runs. Kept apart from the driver's side, so that a worker loads no database."""
 
+import os
+import socket
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import tune
 
+from orchestrator.owner import Place
 from schemas.report import Report
 from schemas.sweep import Runtime
 from schemas.trial import Arm
 
+PLACE = "place"
+"""Key of the first value that is given to `tune.report`: where the worker is."""
 REPORT = "report"
-"""Key of the one value that is given to `tune.report`: a `Report` as text."""
+"""Key of every later one: a `Report` as text."""
+
+
+class TrialTimeout(Exception):
+    """A trial took longer than `Runtime.max_hours`."""
 
 
 def train_trial(
     config: dict[str, Any], *, arms: dict[str, dict[str, Any]], storage: str, runtime: str, stop_file: str
 ) -> None:
     """Tune's trainable: train the arms that `config["attempts"]` numbers, of those in `arms`."""
+    place = Place(ray.get_runtime_context().get_node_id(), socket.gethostname(), os.getpid())
+    tune.report({PLACE: asdict(place)})  # before anything that a broken node may fail at
+
     from trainer.pair import train_pair
     from trainer.process import prepare
 
     settings = Runtime.model_validate_json(runtime)
+    if config["micro_batch"] is not None:
+        settings = settings.model_copy(update={"micro_batch": config["micro_batch"]})
     prepare(settings.threads)
     attempts: dict[str, int] = config["attempts"]
+    stop, late = Path(stop_file), (settings.max_hours or float("inf")) * 3600 + time.monotonic()
 
     def report(message: Report) -> None:
         tune.report({REPORT: message.dumps()})
 
-    train_pair(
+    records = train_pair(
         [Arm(**values) for arm_id, values in arms.items() if arm_id in attempts],
         Path(storage),
         settings,
         attempts=attempts,
         report=report,
-        should_stop=Path(stop_file).exists,
+        should_stop=lambda: stop.exists() or time.monotonic() > late,
     )
+    if records[-1].status == "interrupted" and not stop.exists():
+        raise TrialTimeout(
+            f"it took more than {settings.max_hours:g} h (runtime.max_hours), and was checkpointed"
+        )

@@ -45,10 +45,12 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
 class Document:
-    """A parsed YAML file: its value, and the line of each key and item."""
+    """A parsed YAML text: its value, and the line of each key and item."""
 
-    def __init__(self, path: Path, value: Any, lines: dict[Where, int]) -> None:
-        self.path = path
+    def __init__(self, name: str, text: str, value: Any, lines: dict[Where, int]) -> None:
+        self.name = name
+        """What messages call it: the file's path."""
+        self.text = text
         self.value = value
         self.lines = lines
 
@@ -59,7 +61,7 @@ class Document:
             known = known[:-1]
         line = f":{self.lines[known]}" if known in self.lines else ""
         dotted = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in where).lstrip(".")
-        return UserError(f"{self.path}{line}: {f'{dotted}: ' if dotted else ''}{message}")
+        return UserError(f"{self.name}{line}: {f'{dotted}: ' if dotted else ''}{message}")
 
 
 def load_document(path: Path) -> Document:
@@ -74,31 +76,36 @@ def load_document(path: Path) -> Document:
         raise UserError(f"{path} is not a text file in UTF-8, so it cannot be YAML.") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
+    return parse_document(text, str(path))
+
+
+def parse_document(text: str, name: str) -> Document:
+    """Read a YAML mapping from a text that messages call `name`. Raises `UserError`."""
     loader = None
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
         if root is None:
-            raise UserError(f"{path} is empty; a sweep needs at least a `base` or a `grid`.")
-        document = Document(path, None, {(): root.start_mark.line + 1})
+            raise UserError(f"{name} is empty; a sweep needs at least a `base` or a `grid`.")
+        document = Document(name, text, None, {(): root.start_mark.line + 1})
         document.value = _build(loader, root, (), document)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = (getattr(error, "problem", None) or str(error)).splitlines()[0]
-        raise UserError(f"{path}{line}: this is not YAML: {problem}.") from None
+        raise UserError(f"{name}{line}: this is not YAML: {problem}.") from None
     finally:
         if loader is not None:
             loader.dispose()
     if not isinstance(document.value, dict):
-        raise UserError(f"{path}:1: a mapping of keys is needed here, not {type(document.value).__name__}.")
+        raise UserError(f"{name}:1: a mapping of keys is needed here, not {type(document.value).__name__}.")
     return document
 
 
 def _build(loader: _Loader, node: yaml.Node, where: Where, document: Document) -> Any:
     line = node.start_mark.line + 1
     if len(where) > 20:  # nothing here is so deep: an alias contains itself
-        raise UserError(f"{document.path}:{line}: the values are nested without an end.")
+        raise UserError(f"{document.name}:{line}: the values are nested without an end.")
     document.lines.setdefault(where, node.start_mark.line + 1)
     if isinstance(node, yaml.SequenceNode):
         return [_build(loader, item, (*where, i), document) for i, item in enumerate(node.value)]
@@ -107,16 +114,16 @@ def _build(loader: _Loader, node: yaml.Node, where: Where, document: Document) -
             return loader.construct_object(node)
         except (ValueError, KeyError):
             raise UserError(
-                f"{document.path}:{line}: '{node.value}' is no {node.tag.rpartition(':')[2]}."
+                f"{document.name}:{line}: '{node.value}' is no {node.tag.rpartition(':')[2]}."
             ) from None
     seen: dict[Any, int] = {}
     for key_node, _ in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
-            raise UserError(f"{document.path}:{key_node.start_mark.line + 1}: a key must be a name.")
+            raise UserError(f"{document.name}:{key_node.start_mark.line + 1}: a key must be a name.")
         key, line = key_node.value, key_node.start_mark.line + 1
         if key in seen:
             raise UserError(
-                f"{document.path}:{line}: key '{key}' is given twice; the first is on line {seen[key]}."
+                f"{document.name}:{line}: key '{key}' is given twice; the first is on line {seen[key]}."
             )
         seen[key] = line
     loader.flatten_mapping(node)

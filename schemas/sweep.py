@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from schemas.axis import Float, Int
 from schemas.errors import UserError
-from schemas.loader import Document, Where, load_document
+from schemas.loader import Document, Where, load_document, parse_document
 from schemas.names import unknown_name
 from schemas.trial import AXES, Trial
 
@@ -30,8 +30,15 @@ class Runtime(BaseModel):
     """CPU cores that Ray reserves for a trial."""
     gpus_per_trial: Float = Field(0.0, ge=0)
     """GPUs that Ray reserves for a trial; 0 trains on the CPU."""
+    accelerator_type: str | None = None
+    """Kind of GPU a trial needs, by Ray's name for it, such as `H100`."""
+    custom_resources: dict[str, Float] = Field(default_factory=dict)
+    """Other resources of the cluster that Ray reserves for a trial, by name."""
     memory_gib_per_trial: Float | None = Field(None, gt=0)
     """Memory in GiB that Ray reserves for a trial. None: nothing is reserved, and a CPU trial keeps below 4."""
+    reuse_workers: bool | None = None
+    """Whether a process trains one trial after the other. None: on CPUs, where loading torch takes longer than
+    a small trial; a GPU trial gets a process of its own, and inherits no memory."""
     threads: Int = Field(1, ge=1)
     """Threads of one CPU trial. Recorded with each attempt, because it changes rounding."""
     micro_batch: Int | None = Field(None, ge=1)
@@ -46,6 +53,14 @@ class Runtime(BaseModel):
     """Steps between checkpoints."""
     keep_checkpoints: Int = Field(2, ge=1)
     """Checkpoints kept of an unfinished arm. A finished one keeps its final weights alone."""
+    max_hours: Float | None = Field(None, gt=0)
+    """Hours after which a trial checkpoints and ends as `timeout`. None: it may take what it takes."""
+    stop_after_failures: Int = Field(5, ge=1)
+    """Failures of one kind in a row after which a run starts nothing more."""
+    avoid_node_after: Int = Field(3, ge=1)
+    """Failures in a row on one node after which a run uses the others alone."""
+    min_free_gib: Float = Field(1.0, ge=0)
+    """Free space in GiB on the storage below which a run starts nothing more."""
 
 
 class Sweep(BaseModel):
@@ -75,12 +90,20 @@ class Sweep(BaseModel):
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read and check the sweep file at `path`. Raises `UserError` with file, line and key."""
-        document = load_document(path)
+        return cls._of(load_document(path), name=path.stem)
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Self:
+        """Read and check a sweep file's text, as a store keeps it. Raises `UserError` with line and key."""
+        return cls._of(parse_document(text, f"sweep {name}"), name=name)
+
+    @classmethod
+    def _of(cls, document: Document, name: str) -> Self:
         if "source" in document.value:  # a field of this model, but not a key of the file
             raise document.error(("source",), str(unknown_name("key", "source", _keys(cls))))
-        values = {"name": path.stem} | document.value
+        values = {"name": name} | document.value
         try:
-            sweep = cls(**values, source=path.read_text(encoding="utf-8"))
+            sweep = cls(**values, source=document.text)
         except ValidationError as error:
             raise _explain(document, cls, error) from None
         sweep._check_values(document)

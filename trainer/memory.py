@@ -6,8 +6,6 @@ settings have to choose the same one on every machine, and again when an arm is 
 
 import math
 
-import torch
-
 from schemas.sweep import Runtime
 from schemas.trial import Trial
 from trainer.cost import fixed_bytes, sequence_bytes
@@ -19,20 +17,22 @@ GPU_SHARE = 0.8
 _GIB = 2**30
 
 
-def choose_micro_batch(trial: Trial, runtime: Runtime, device: torch.device) -> int:
+def choose_micro_batch(trial: Trial, runtime: Runtime, gpu_bytes: int | None) -> int:
     """Return how many sequences go through the model at once: the step's in as few equal parts as fit.
 
     What `Runtime.micro_batch` says holds; where even one sequence does not fit, it is one.
+
+    Args:
+        trial: what is trained.
+        runtime: how.
+        gpu_bytes: memory of the GPU it is trained on; None for a CPU.
     """
     if runtime.micro_batch is not None:
         return min(runtime.micro_batch, trial.batch_size)
-    most = max(1, (_budget(runtime, device) - fixed_bytes(trial)) // sequence_bytes(trial))
+    if gpu_bytes is None:
+        room = int((runtime.memory_gib_per_trial or CPU_GIB) * _GIB)
+    else:
+        room = int(gpu_bytes * min(runtime.gpus_per_trial, 1.0) * GPU_SHARE)
+    most = max(1, (room - fixed_bytes(trial)) // sequence_bytes(trial))
     parts = math.ceil(trial.batch_size / most)
     return math.ceil(trial.batch_size / parts)
-
-
-def _budget(runtime: Runtime, device: torch.device) -> int:
-    if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-        return int(total * min(runtime.gpus_per_trial, 1.0) * GPU_SHARE)
-    return int((runtime.memory_gib_per_trial or CPU_GIB) * _GIB)

@@ -70,5 +70,6 @@ def train_pair(
 def _free_memory() -> None:
     """Release one arm's tensors before the next arm makes its own."""
     gc.collect()
+    gc.freeze()  # what is left stays for good: walking torch's own objects takes 0.4 s each time
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -75,7 +75,9 @@ def train(
         optimizers = make_optimizers(model, arm)
         parameters = list(model.parameters())
         held_out, bias_windows = batches.evaluation(), batches.bias()
-        micro_batch = choose_micro_batch(arm, runtime, device)
+        cuda = device.type == "cuda"
+        gpu_bytes = torch.cuda.get_device_properties(device).total_memory if cuda else None
+        micro_batch = choose_micro_batch(arm, runtime, gpu_bytes)
         record = ArmRecord(
             arm=arm.model_dump(),
             arm_id=arm.id,
@@ -96,7 +98,7 @@ def train(
             model.load_state_dict(begin.state["model"])
             for optimizer, state in zip(optimizers, begin.state["optimizers"], strict=True):
                 optimizer.load_state_dict(state)
-        if device.type == "cuda":
+        if cuda:
             model.compile()
 
         boundaries = (runtime.log_every, runtime.eval_every, runtime.bias_every, runtime.checkpoint_every)

@@ -4,41 +4,21 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from orchestrator.arguments import parse_where
-from orchestrator.cli import main
+from orchestrator.cli import ORDER
 from results.query import Database
 from schemas.errors import UserError
 from schemas.trial import AXES
 from tests.conftest import formula_record, formula_rows, make_sweep
+from tests.orchestrator.conftest import Xsa
 from tests.results.test_record import write_journal
 
-Xsa = Callable[..., tuple[int, str, str]]
 SWEEP = "name: small\nbase: {tokenizer: bytes, seq_len: 16, tokens_per_step: 64, eval_tokens: 64, bias_tokens: 64, steps: 40}\ngrid: {xsa_lambda: [0, 0.5, 1]}\nseeds: [0, 1, 2]\n"
-
-
-@pytest.fixture
-def xsa(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Xsa:
-    """Runs a command line in a temporary directory; returns exit code, output and errors."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["xsa", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
 
 
 def test_plan_says_what_a_new_sweep_costs(xsa: Xsa, tmp_path: Path) -> None:
@@ -55,9 +35,11 @@ def test_plan_knows_what_is_done(xsa: Xsa, tmp_path: Path, filled: Database) -> 
     (tmp_path / "s.yaml").write_text(SWEEP.replace("[0, 1, 2]", "[0, 1, 2, 3]"))
     code, output, _ = xsa("plan", "s.yaml")
     assert (code, "3 new, 9 done" in output) == (0, True)
-    assert "tok/s measured so far" in output
+    assert "since last run" in output
+    assert "+3 arms" in output
+    assert "at the speed measured so far" in output
     document = json.loads(xsa("plan", "s.yaml", "--json")[1])
-    assert (document["new"], document["done"], document["trials"]) == (3, 9, 12)
+    assert (document["status"], document["trials"]) == ({"new": 3, "done": 9}, 12)
 
 
 def test_a_finished_sweep_runs_nothing_and_says_so(xsa: Xsa, tmp_path: Path, filled: Database) -> None:
@@ -193,6 +175,11 @@ def test_ctrl_c_before_anything_runs_is_one_line(monkeypatch: pytest.MonkeyPatch
     code, _, error = xsa("plan", "s.yaml")
     assert code == 130
     assert error.count("\n") == 1
+
+
+def test_help_lists_the_commands_as_one_needs_them(xsa: Xsa) -> None:
+    listed = xsa("--help")[1].partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == list(ORDER)
 
 
 def test_the_module_is_the_command() -> None:

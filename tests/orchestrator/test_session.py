@@ -1,64 +1,25 @@
-import io
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rich.console import Console
 
-from orchestrator import session as session_module
-from orchestrator.plan import Job, Plan
-from orchestrator.progress import Progress, duration
-from orchestrator.session import Session, explain, is_dead, owner_name
+from orchestrator.failures import RETRIES
+from orchestrator.owner import owner_name
+from orchestrator.progress import duration
 from results import store as store_module
 from results.claims import claim
-from results.record import save_sweep
-from results.state import arm_states
 from results.store import Store
 from schemas.report import Report, arm_folder
-from schemas.trial import Arm
-from tests.conftest import PROVENANCE, formula_record, formula_rows, make_sweep
+from tests.conftest import PROVENANCE, formula_record, formula_rows
+from tests.orchestrator.conftest import ActorDiedError, Bench, finish
 from tests.results.test_record import write_journal
-
-
-class Bench:
-    """A session over a real store, with what it printed."""
-
-    def __init__(self, store: Store, storage: Path, **changes: Any) -> None:
-        sweep = make_sweep(**{"seeds": [0]} | changes)
-        self.plan = Plan.make(sweep, {})
-        save_sweep(store, sweep, self.plan.trials, storage)
-        (storage / "sessions").mkdir(parents=True)
-        self.store = store
-        self.printed = io.StringIO()
-        progress = Progress(self.plan, Console(file=self.printed, width=200))
-        self.session = Session(store, storage, self.plan.jobs(), PROVENANCE, progress)
-
-    def state(self, arm: Arm) -> str:
-        return arm_states(self.store, [arm.id])[arm.id].status
-
-    @property
-    def text(self) -> str:
-        return self.printed.getvalue()
-
-
-@pytest.fixture
-def bench(store: Store, tmp_path: Path) -> Bench:
-    return Bench(store, tmp_path / "runs")
-
-
-def finish(bench: Bench, tune_id: str, job: Job) -> None:
-    for arm in job.arms:
-        number = bench.session.running[tune_id][1][arm.id]
-        bench.session.on_report(Report(formula_record(arm, number), formula_rows(arm)))
-    bench.session.on_end(tune_id, None)
 
 
 def test_jobs_are_claimed_one_by_one_and_end_done(bench: Bench) -> None:
     done = 0
-    while job := bench.session.next_job(f"t{done}"):
+    while job := bench.take(f"t{done}"):
         assert [bench.state(arm) for arm in job.arms] == ["running"]
         finish(bench, f"t{done}", job)
         assert [bench.state(arm) for arm in job.arms] == ["done"]
@@ -71,7 +32,7 @@ def test_jobs_are_claimed_one_by_one_and_end_done(bench: Bench) -> None:
 def test_what_another_run_trains_is_left_to_it(bench: Bench, store: Store) -> None:
     arms = [arm for job in bench.session.queue for arm in job.arms]
     claim(store, arms[0].id, "elsewhere:1:1.00", PROVENANCE)
-    job = bench.session.next_job("t")
+    job = bench.take("t")
     assert job
     assert job.arms == (arms[1],)
 
@@ -80,53 +41,14 @@ def test_what_a_dead_run_claimed_is_taken_over(bench: Bench, store: Store) -> No
     arm = bench.session.queue[0].arms[0]
     host = owner_name().partition(":")[0]
     claim(store, arm.id, f"{host}:999999999:1.00", PROVENANCE)
-    job = bench.session.next_job("t")
+    job = bench.take("t")
     assert job
     assert job.arms == (arm,)
-    assert bench.session.running["t"][1] == {arm.id: 2}
-
-
-def test_only_a_gone_process_of_this_host_is_dead() -> None:
-    mine = owner_name()
-    host, pid, _ = mine.rsplit(":", 2)
-    assert not is_dead(mine)
-    assert is_dead(f"{host}:{pid}:1.00")  # the same number, given to another process since
-    assert is_dead(f"{host}:999999999:1.00")
-    assert not is_dead("elsewhere:999999999:1.00")
-
-
-def test_a_clock_that_is_set_kills_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = owner_name()
-    monkeypatch.setattr(session_module.psutil, "boot_time", lambda: 1.0)
-    assert not is_dead(mine)
-
-
-class ActorDiedError(Exception):
-    """Named as Ray names it."""
-
-
-@pytest.mark.parametrize(
-    ("error", "cause"),
-    [
-        (None, "interrupted"),
-        (ValueError("bad"), "user_error"),
-        (MemoryError("no more"), "host_oom"),
-        (type("OutOfMemoryError", (Exception,), {})("node ran out of memory"), "host_oom"),
-        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory. Tried to allocate"), "cuda_oom"),
-        (ActorDiedError("gone"), "node_lost"),
-        (type("RayActorError", (Exception,), {"preempted": True})("gone"), "preempted"),
-    ],
-)
-def test_causes(error: Exception | None, cause: str) -> None:
-    assert explain(error)[0] == cause
-    if error is not None:
-        wrapped = RuntimeError("task failed")
-        wrapped.cause = error  # type: ignore[attr-defined] # as Ray wraps what a worker raised
-        assert explain(wrapped)[0] == cause
+    assert bench.session.running["t"].attempts == {arm.id: 2}
 
 
 def test_a_user_s_error_is_kept_and_not_tried_again(bench: Bench) -> None:
-    job = bench.session.next_job("t")
+    job = bench.take("t")
     assert job
     bench.session.on_end("t", ValueError("no [such] thing"))
     assert bench.state(job.arms[0]) == "failed"
@@ -135,20 +57,20 @@ def test_a_user_s_error_is_kept_and_not_tried_again(bench: Bench) -> None:
 
 
 def test_a_lost_node_is_tried_again_within_its_budget(bench: Bench) -> None:
-    job = bench.session.next_job("t")
+    job = bench.take("t")
     assert job
-    for left in range(session_module.RETRIES["node_lost"], -1, -1):
+    for left in range(RETRIES["node_lost"], -1, -1):
         bench.session.on_end("t", ActorDiedError("gone"))
         assert bench.state(job.arms[0]) == "interrupted"
         assert (job in bench.session.queue) == (left > 0)
         if left:
             bench.session.queue.remove(job)
             bench.session.queue.appendleft(job)
-            assert bench.session.next_job("t") == job
+            assert bench.take("t") == job
 
 
 def test_a_trial_that_finished_unheard_is_read_from_its_journal(bench: Bench) -> None:
-    job = bench.session.next_job("t")
+    job = bench.take("t")
     assert job
     arm = job.arms[0]
     write_journal(bench.session.storage, formula_record(arm, 1), formula_rows(arm))
@@ -158,15 +80,15 @@ def test_a_trial_that_finished_unheard_is_read_from_its_journal(bench: Bench) ->
 
 def test_a_store_that_is_locked_does_not_stop_training(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.1)
-    job = bench.session.next_job("t")
+    job = bench.take("t")
     assert job
     assert bench.store.path
     arm = job.arms[0]
     report = Report(formula_record(arm, 1), formula_rows(arm))
     with closing(sqlite3.connect(bench.store.path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        bench.session.on_report(report)
-        bench.session.on_report(report)
+        bench.session.on_report("t", report)
+        bench.session.on_report("t", report)
         other.execute("ROLLBACK")
     assert bench.text.count("locked by another program") == 1
     assert "1/3 arms done" in bench.text
@@ -183,17 +105,17 @@ def test_a_store_that_is_locked_while_claiming_is_asked_again(
     assert bench.store.path
     with closing(sqlite3.connect(bench.store.path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert bench.session.next_job("t") is None
+        assert bench.take("t") is None
         assert not bench.session.finished
         other.execute("ROLLBACK")
-    assert bench.session.next_job("t")
+    assert bench.take("t")
 
 
 def test_a_trial_that_ends_while_the_store_is_locked_is_settled_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.1)
-    job = bench.session.next_job("t")
+    job = bench.take("t")
     assert job
     assert bench.store.path
     with closing(sqlite3.connect(bench.store.path)) as other:
@@ -207,18 +129,18 @@ def test_a_trial_that_ends_while_the_store_is_locked_is_settled_later(
 
 def test_only_the_arm_at_work_is_blamed(store: Store, tmp_path: Path) -> None:
     bench = Bench(store, tmp_path / "runs", grid={"xsa_lambda": [1]})
-    job = bench.session.next_job("t")
+    job = bench.take("t")
     assert job
     assert [arm.name for arm in job.arms] == ["sa", "xsa"]
     bench.session.on_end("t", ValueError("boom"))
     assert [bench.state(arm) for arm in job.arms] == ["failed", "interrupted"]
-    again = bench.session.next_job("u")
+    again = bench.take("u")
     assert again
     assert again.arms == (job.arms[1],)
 
 
 def test_a_damaged_folder_fails_its_arm_and_not_the_driver(bench: Bench) -> None:
-    job = bench.session.next_job("t")
+    job = bench.take("t")
     assert job
     folder = arm_folder(bench.session.storage, job.arms[0].id)
     folder.mkdir(parents=True)
@@ -229,7 +151,7 @@ def test_a_damaged_folder_fails_its_arm_and_not_the_driver(bench: Bench) -> None
 
 
 def test_what_another_run_took_over_is_not_ours_to_end(bench: Bench, store: Store) -> None:
-    job = bench.session.next_job("t")
+    job = bench.take("t")
     assert job
     claim(store, job.arms[0].id, "elsewhere:1:1", PROVENANCE, dead_owners=[bench.session.owner])
     bench.session.on_end("t", ActorDiedError("gone"))
@@ -238,34 +160,34 @@ def test_what_another_run_took_over_is_not_ours_to_end(bench: Bench, store: Stor
 
 
 def test_a_stopped_session_gives_out_nothing_more(bench: Bench) -> None:
-    job = bench.session.next_job("t")
+    job = bench.take("t")
     assert job
     bench.session.stop()
     assert bench.session.stopping
-    assert bench.session.next_job("u") is None
+    assert bench.take("u") is None
     record = replace(formula_record(job.arms[0]), status="interrupted", step=7)
-    bench.session.on_report(Report(record, []))
+    bench.session.on_report("t", Report(record, []))
     bench.session.on_end("t", None)
     assert bench.state(job.arms[0]) == "interrupted"
     assert "stopped at step 7/40, checkpointed" in bench.text
 
 
 def test_when_tune_ends_what_was_under_way_is_settled(bench: Bench) -> None:
-    first, second = bench.session.next_job("a"), bench.session.next_job("b")
+    first, second = bench.take("a"), bench.take("b")
     assert first
     assert second
-    bench.session.abandon(type("OutOfMemoryError", (Exception,), {})("node ran out of memory"))
+    bench.session.abandon(ActorDiedError("the raylet is gone"))
     assert not bench.session.running
     assert list(bench.session.queue)[-2:] == [first, second]
 
 
 def test_progress_says_what_is_done_running_and_left(bench: Bench) -> None:
-    job = bench.session.next_job("t")
+    job = bench.take("t")
     assert job
     arm = job.arms[0]
     rows = [row for row in formula_rows(arm) if row.step <= 20]
-    bench.session.on_report(Report(formula_record(arm, 1, status="running", step=0), []))
-    bench.session.on_report(Report(formula_record(arm, 1, status="running", step=20), rows))
+    bench.session.on_report("t", Report(formula_record(arm, 1, status="running", step=0), []))
+    bench.session.on_report("t", Report(formula_record(arm, 1, status="running", step=20), rows))
     line = bench.session.progress.line()
     assert line.startswith("0/3 arms done · 1 running · 2 left · ")
     assert "tok/s" in line

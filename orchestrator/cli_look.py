@@ -1,0 +1,167 @@
+"""The commands that look at what is in the store, and change nothing."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.arguments import AsJson, Db, Out, SweepName, Where, parse_where, why_unwritable
+from schemas.errors import UserError
+
+look_app = typer.Typer()
+
+
+@look_app.command()
+def status(
+    sweep: Annotated[
+        str | None, typer.Argument(help="A sweep's name; all of them if left out.", metavar="[SWEEP]")
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="What failed or diverged, with tracebacks.")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again until nothing runs.")] = False,
+    db: Db = None,
+    json: AsJson = False,
+) -> None:
+    """Show how far sweeps are, what failed and why.
+
+    Example: xsa status quickstart
+    """
+    import results
+    from orchestrator.status import print_status
+
+    with results.open(db) as database:
+        print_status(database, sweep, failed=failed, watch=watch, as_json=json)
+
+
+@look_app.command()
+def show(
+    id: Annotated[
+        str, typer.Argument(help="The id of an arm or trial, or its first digits.", metavar="ARM|TRIAL")
+    ],
+    db: Db = None,
+    json: AsJson = False,
+) -> None:
+    """Show everything about an arm or a pair.
+
+    Settings, attempts, losses, curves, bias metrics and where its files are. `xsa status SWEEP` lists ids.
+
+    Example: xsa show 602f7d0970cb
+    """
+    import results
+    from orchestrator.detail import print_found
+    from orchestrator.find import find
+
+    with results.open(db) as database:
+        print_found(database, find(id, database=database), as_json=json)
+
+
+@look_app.command(name="results")
+def show_results(
+    sweep: SweepName,
+    db: Db = None,
+    where: Where = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", help="Only these, with commas between them.", metavar="A,B")
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="table, csv, json or parquet.", show_default="what FILE ends in, or table"
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write to a file.", metavar="FILE")] = None,
+) -> None:
+    """Print the paired losses of a sweep.
+
+    A table over seeds; with --columns, or as csv, json or parquet, a row for every pair.
+
+    Example: xsa results quickstart --where xsa_lambda=1 --columns seed,delta_val_loss --format csv
+    """
+    import results
+    from orchestrator.rows import show_rows
+
+    with results.open(db) as database:
+        show_rows(database, sweep, parse_where(where), columns=columns, format=format, out=out)
+
+
+@look_app.command()
+def figures(
+    sweep: SweepName,
+    names: Annotated[list[str] | None, typer.Argument(help="Figures, such as fig7; all if left out.")] = None,
+    db: Db = None,
+    where: Where = None,
+    out: Out = None,
+) -> None:
+    """Draw figures: PNG, SVG, PDF and CSV.
+
+    Example: xsa figures quickstart fig7 --out figures
+    """
+    import results
+    from orchestrator.show import write_figures
+
+    with results.open(db) as database:
+        write_figures(database, sweep, names or [], parse_where(where), _directory(out, sweep))
+
+
+@look_app.command()
+def tables(
+    sweep: SweepName,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Tables, such as losses; all if left out.")
+    ] = None,
+    db: Db = None,
+    where: Where = None,
+    out: Out = None,
+) -> None:
+    """Write tables: text, Markdown, LaTeX and CSV.
+
+    Example: xsa tables quickstart losses
+    """
+    import results
+    from orchestrator.show import write_tables
+
+    with results.open(db) as database:
+        write_tables(database, sweep, names or [], parse_where(where), _directory(out, sweep))
+
+
+@look_app.command()
+def report(sweep: SweepName, db: Db = None, out: Out = None) -> None:
+    """Write figures, tables and report.html.
+
+    Example: xsa report quickstart
+    """
+    import results
+    from orchestrator.show import console
+    from results.report import write
+
+    with results.open(db) as database:
+        path = write(database, sweep, _directory(out, sweep))
+    console.print(f"Report: {path}", soft_wrap=True, highlight=False)
+
+
+@look_app.command()
+def axes(
+    json: Annotated[bool, typer.Option("--json", help="Print the JSON schema, for editors.")] = False,
+) -> None:
+    """List every axis a sweep can set.
+
+    Type, default, limits and meaning; then the named model sizes.
+
+    Example: xsa axes
+    """
+    from orchestrator.show import print_axes, print_json
+    from schemas.trial import Trial
+
+    if json:
+        print_json(Trial.model_json_schema())
+    else:
+        print_axes()
+
+
+def _directory(out: Path | None, sweep: str) -> Path:
+    """Return the directory to write to, made if need be."""
+    directory = out or Path("reports") / sweep
+    if reason := why_unwritable(directory):
+        raise UserError(f"Nothing can be written to {directory}: {reason}. Choose another place with --out.")
+    return directory

@@ -1,0 +1,50 @@
+"""Processes by name: who holds a lease, whether it is still alive, and where a worker is."""
+
+import os
+import socket
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker is."""
+
+    node: str
+    """Ray's id of the node."""
+    hostname: str
+    pid: int
+
+
+def owner_name() -> str:
+    """Return this process's name in leases: machine, process id, and when the process began."""
+    return f"{_machine()}:{os.getpid()}:{_began(os.getpid())}"
+
+
+def is_dead(owner: str) -> bool:
+    """Whether an owner is known to have ended: it ran on this machine, and its process is gone."""
+    machine, pid, began = [*owner.split(":"), "", ""][:3]
+    return machine == _machine() and _began(int(pid)) != began
+
+
+@cache
+def _machine() -> str:
+    """This host since it was started, and the namespace in which a process id means something."""
+    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    if not boot.exists():
+        return socket.gethostname()
+    return f"{socket.gethostname()}/{boot.read_text().strip()}/{namespace.stat().st_ino}"
+
+
+def _began(pid: int) -> str | None:
+    """When a process began, or None if it is gone. In ticks since the boot, which no clock change moves."""
+    try:
+        if Path("/proc/self/stat").exists():
+            after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+            return after_name.split()[19]
+        return f"{psutil.Process(pid).create_time():.0f}"
+    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
+        return None

@@ -1,0 +1,136 @@
+"""What a session does about failures: it tries again, avoids a node, or stops with its reason."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from orchestrator.owner import Place
+from results import sessions
+from results.store import Store
+from schemas.report import Report
+from tests.conftest import formula_record
+from tests.orchestrator.conftest import Bench, finish, out_of_memory
+
+
+def test_out_of_memory_is_the_fault_of_those_who_were_killed(bench: Bench) -> None:
+    """Ray Tune 2.60 ends as a whole when Ray's memory monitor kills one of its workers."""
+    bench.nodes["n1"] = 3
+    jobs = [job for name in "abc" if (job := bench.take(name))]
+    assert len(jobs) == 3
+    for pid, name in enumerate("ab"):
+        bench.session.on_start(name, Place("n1", "host", pid))
+    bench.session.abandon(out_of_memory(1))
+    states = [bench.store_attempts(job) for job in jobs]
+    assert states == ["interrupted", "host_oom", "interrupted"]
+    assert [job.trial_id for job in bench.session.queue] == [job.trial_id for job in jobs]
+    assert [job.alone for job in bench.session.queue] == [False, True, False]
+    assert (
+        "2.81GB of 23.54GB in use, this trial 0.82GB of it (it is tried again, alone on a node)" in bench.text
+    )
+    for name in "abc":
+        bench.take(name, "n1")
+    bench.session.abandon(out_of_memory(17))
+    assert [job.trial_id for job in bench.session.queue] == [jobs[0].trial_id, jobs[2].trial_id]
+
+
+def test_who_has_not_said_where_it_is_may_be_to_blame_for_the_memory(bench: Bench) -> None:
+    bench.nodes["n1"] = 3
+    jobs = [job for name in "abc" if (job := bench.take(name))]
+    bench.session.on_start("a", Place("n1", "host", 1))
+    bench.session.abandon(out_of_memory(5))
+    assert [bench.store_attempts(job) for job in jobs] == ["interrupted", "host_oom", "host_oom"]
+
+
+def test_a_gpu_out_of_memory_is_tried_again_with_half_the_sequences(bench: Bench) -> None:
+    job = bench.take("t", "n1")
+    assert job
+    arm = job.arms[0]
+    told = formula_record(arm, 1, status="running", step=0, environment={"micro_batch": 4})
+    bench.session.on_report("t", Report(told, []))
+    bench.session.on_end("t", type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory."))
+    assert bench.session.queue[-1].micro_batch == 2
+    assert "it is tried again, 2 sequences at a time" in bench.text
+
+
+def test_a_node_that_only_fails_is_avoided_and_what_failed_there_is_due_again(
+    store: Store, tmp_path: Path
+) -> None:
+    bench = Bench(store, tmp_path / "runs", grid={"xsa_lambda": [0.1 * i for i in range(1, 9)]})
+    bench.nodes = {"good": 1, "bad": 1}
+    failed = []
+    for i in range(2):
+        failed.append(bench.take(f"b{i}", "bad"))
+        bench.session.on_end(f"b{i}", RuntimeError(f"CUDA error at 0xabc{i}"))
+        job = bench.take(f"g{i}", "good")
+        assert job
+        finish(bench, f"g{i}", job)
+    assert not bench.session.avoided
+    failed.append(bench.take("b2", "bad"))
+    bench.session.on_end("b2", RuntimeError("CUDA error at 0xabc2"))
+    assert bench.session.avoided == {"bad"}
+    assert bench.session.slots == 1
+    queued = {job.trial_id for job in bench.session.queue}
+    assert all(job and job.trial_id in queued for job in failed)
+    assert bench.session.halted is None
+    assert "Node host-bad (bad) is avoided from now on: 3 trials in a row failed there." in bench.text
+    assert bench.events() == [("node_avoided", "small")]
+
+
+def test_the_last_node_is_never_avoided(bench: Bench) -> None:
+    for i in range(3):
+        assert bench.take(f"t{i}", "n1")
+        bench.session.on_end(f"t{i}", RuntimeError(f"kind {'abc'[i]}"))
+    assert not bench.session.avoided
+
+
+def test_the_same_failure_again_and_again_stops_the_run_with_its_reason(store: Store, tmp_path: Path) -> None:
+    bench = Bench(store, tmp_path / "runs", grid={"xsa_lambda": [0.1 * i for i in range(1, 9)]})
+    for i in range(4):
+        assert bench.take(f"t{i}")
+        bench.session.on_end(f"t{i}", RuntimeError(f"shape {i} does not match [8, {i}]"))
+    assert bench.session.halted is None
+    assert bench.take("t4")
+    bench.session.on_end("t4", RuntimeError("shape 4 does not match [8, 4]"))
+    assert bench.session.halted
+    assert "5 failures in a row were alike (user_error: shape 4 does not match [8, 4])" in bench.text
+    assert bench.take("t5") is None
+    assert bench.session.finished
+    assert bench.events() == [("halted", "small")]
+
+
+def test_failures_of_different_kinds_or_between_successes_stop_nothing(store: Store, tmp_path: Path) -> None:
+    bench = Bench(store, tmp_path / "runs", grid={"xsa_lambda": [0.1 * i for i in range(1, 9)]})
+    for i in range(8):
+        job = bench.take(f"t{i}")
+        assert job
+        if i == 4:
+            finish(bench, "t4", job)
+        else:
+            bench.session.on_end(f"t{i}", RuntimeError("always the same"))
+    assert bench.session.halted is None
+
+
+def test_too_little_space_starts_nothing_more(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bench.take("t")
+    free = bench.session.sweep.runtime.min_free_gib * 2**30 - 1
+    monkeypatch.setattr("orchestrator.session.shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+    assert bench.take("u") is None
+    assert not bench.session.finished  # what runs goes on
+    bench.session.on_end("t", None)
+    assert bench.session.finished
+    assert "1.00 GiB free, and runtime.min_free_gib is 1" in bench.text
+
+
+def test_a_run_hears_that_it_should_stop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.session.LOOK_S", -1.0)
+    sessions.begin(bench.store, bench.session.owner, "small", hostname="here", pid=1)
+    bench.session.beat()
+    assert not bench.session.stopping
+    (told,) = sessions.live(bench.store, "small")
+    sessions.ask_to_stop(bench.store, [told.owner])
+    bench.session.beat()
+    assert bench.session.stopping
+    assert "xsa stop" in bench.text
+    sessions.end(bench.store, bench.session.owner, "it was asked to stop")
+    assert not sessions.live(bench.store, "small")
