@@ -91,6 +91,9 @@ def figures(
     names: Annotated[list[str] | None, typer.Argument(help="Figures, such as fig7; all if left out.")] = None,
     db: Db = None,
     where: Where = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Add the paper's differences, dashed, where it gives any.")
+    ] = False,
     out: Out = None,
 ) -> None:
     """Draw figures: PNG, SVG, PDF and CSV.
@@ -98,10 +101,24 @@ def figures(
     Example: xsa figures quickstart fig7 --out figures
     """
     import results
-    from orchestrator.show import write_figures
+    from orchestrator.show import write
+    from results.figures import FIGURES
+    from results.reference import overlays
 
+    filters = parse_where(where)
+    beside = overlays(names or []) if published else {}
     with results.open(db) as database:
-        write_figures(database, sweep, names or [], parse_where(where), _directory(out, sweep))
+        directory = _directory(out, sweep)
+        write(
+            "figure",
+            FIGURES,
+            names,
+            database=database,
+            sweep=sweep,
+            filters=filters,
+            directory=directory,
+            overlays=beside,
+        )
 
 
 @look_app.command()
@@ -119,10 +136,13 @@ def tables(
     Example: xsa tables quickstart losses
     """
     import results
-    from orchestrator.show import write_tables
+    from orchestrator.show import write
+    from results.tables import TABLES
 
+    filters = parse_where(where)
     with results.open(db) as database:
-        write_tables(database, sweep, names or [], parse_where(where), _directory(out, sweep))
+        directory = _directory(out, sweep)
+        write("table", TABLES, names, database=database, sweep=sweep, filters=filters, directory=directory)
 
 
 @look_app.command()

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,9 +17,8 @@ from schemas.trial import AXES
 
 if TYPE_CHECKING:
     from orchestrator.supervise import Outcome
-    from results.figures import FigureEntry
     from results.query import Database
-    from results.tables import TableEntry
+    from results.registry import Entry
 
 console = Console(highlight=False)
 
@@ -71,58 +70,41 @@ def losses(database: "Database", sweep: str, filters: Mapping[str, Any]) -> str:
     return table.draw(table.data(database, sweep, **filters)).text()
 
 
-def write_figures(
-    database: "Database", sweep: str, names: list[str], filters: Mapping[str, Any], directory: Path
-) -> None:
-    """Write the named figures, or all."""
-    from results.figures import FIGURES
-
-    _write(
-        [lookup("figure", name, FIGURES) for name in names or FIGURES],
-        database,
-        sweep,
-        filters,
-        directory,
-        names,
-    )
-
-
-def _write(
-    entries: "Sequence[FigureEntry | TableEntry]",
+def write(
+    kind: Literal["figure", "table"],
+    known: "Mapping[str, Entry[Any]]",
+    names: Sequence[str] | None,
+    *,
     database: "Database",
     sweep: str,
     filters: Mapping[str, Any],
     directory: Path,
-    named: list[str],
+    overlays: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write each of these; what lacks data is an error where it was asked for by name, else a line."""
+    """Write figures or tables, those that are named or all; what lacks data is an error if named, else a line.
+
+    Args:
+        kind: what they are.
+        known: all there are.
+        names: those to write.
+        database: what they are made from.
+        sweep: whose pairs they show.
+        filters: axes and values of the pairs they show.
+        directory: where to.
+        overlays: published numbers to draw beside ours, by figure.
+    """
     from results.frames import MissingData
 
-    for entry in entries:
+    for entry in [lookup(kind, name, known) for name in names or known]:
         try:
-            paths = entry.save(database, directory, sweep=sweep, **filters)
+            more = {"overlay": overlays[entry.name]} if overlays and entry.name in overlays else {}
+            paths = entry.save(database, directory, sweep=sweep, **filters, **more)
         except MissingData as error:
-            if named:
+            if names:
                 raise
             console.print(f"{entry.name}: not made. {escape(str(error))}", soft_wrap=True)
         else:
             console.print(f"{entry.name}: {', '.join(map(str, paths))}", soft_wrap=True)
-
-
-def write_tables(
-    database: "Database", sweep: str, names: list[str], filters: Mapping[str, Any], directory: Path
-) -> None:
-    """Write the named tables, or all."""
-    from results.tables import TABLES
-
-    _write(
-        [lookup("table", name, TABLES) for name in names or TABLES],
-        database,
-        sweep,
-        filters,
-        directory,
-        names,
-    )
 
 
 def print_axes() -> None:

@@ -141,7 +141,11 @@ def _signals(session: Session, console: Console) -> Iterator[list[int]]:
     def handle(number: int, frame: FrameType | None) -> None:
         if caught:
             console.print("Stopping at once. What was not checkpointed is trained again by the next run.")
-            sys.exit(128 + number)
+            console.show_cursor(True)
+            sys.stdout.flush()
+            session.stop_file.unlink(missing_ok=True)
+            # Not sys.exit: Ray swallows exceptions in some of its frames. Its processes follow their owner.
+            os._exit(128 + number)
         caught.append(number)
         session.stop()
         console.print("Stopping: trials checkpoint and end. Again to stop at once.")
