@@ -15,7 +15,8 @@ import numpy.typing as npt
 from schemas.errors import UserError
 from schemas.names import lookup
 from schemas.trial import Trial
-from trainer.tokenizer import END_OF_TEXT, Tokens, load_tokenizer, read_asset
+from trainer.token_cache import cached
+from trainer.tokenizer import END_OF_TEXT, Tokens, load_tokenizer, read_asset, tokenizer_rules
 
 HELD_OUT = 0.08
 """Least share of a data set's text that is held out, in whole documents."""
@@ -70,17 +71,20 @@ class Corpus:
 @functools.cache
 def load_corpus(dataset: str, tokenizer: str) -> Corpus:
     """Return the tokens of a data set, computed once in a process. Raises `UnknownName`."""
-    encoder = load_tokenizer(tokenizer)
-    end = np.array([encoder.eot], dtype=np.uint16)
+    documents = lookup("dataset", dataset, DATASETS)()
 
     def encode(documents: list[str]) -> Tokens:
+        encoder = load_tokenizer(tokenizer)
+        end = np.array([encoder.eot], dtype=np.uint16)
         return np.concatenate([part for text in documents for part in (encoder.encode(text), end)])
 
-    train, val = map(encode, split_documents(lookup("dataset", dataset, DATASETS)()))
-    digest = hashlib.sha256(f"{len(train)},{len(val)}".encode())
-    for tokens in (train, val):
-        digest.update(tokens.astype("<u2").tobytes())
-    return Corpus(train, val, digest.hexdigest())
+    def streams() -> tuple[Tokens, Tokens]:
+        train, val = split_documents(documents)
+        return encode(train), encode(val)
+
+    source = END_OF_TEXT.join([tokenizer_rules(tokenizer), _SPLIT_SEED, str(HELD_OUT), *documents])
+    (train, val), sha256 = cached(hashlib.sha256(source.encode()).hexdigest(), streams)
+    return Corpus(train, val, sha256)
 
 
 def permute(index: npt.NDArray[np.uint64], n: int, *, key: str) -> Windows:

@@ -42,6 +42,7 @@ class Bytes:
 
     n_vocab = 257
     eot = 256
+    rules = "UTF-8"
 
     def encode(self, text: str) -> Tokens:
         """Return the UTF-8 bytes of `text`."""
@@ -58,6 +59,7 @@ class GPT2:
 
     n_vocab = 50_257
     eot = 50_256
+    rules = GPT2_VOCAB_SHA256 + _GPT2_PATTERN
 
     def __init__(self) -> None:
         import tiktoken
@@ -85,6 +87,11 @@ _TOKENIZERS: dict[str, type[Bytes] | type[GPT2]] = {"bytes": Bytes, "gpt2": GPT2
 def padded_vocab(name: str) -> int:
     """Return the rows of the embedding: the vocabulary, rounded up to a multiple of 64 as in nanoGPT."""
     return -(-lookup("tokenizer", name, _TOKENIZERS).n_vocab // 64) * 64
+
+
+def tokenizer_rules(name: str) -> str:
+    """Return a text that is another where a tokenizer would encode otherwise. Loads nothing."""
+    return f"{name},{lookup('tokenizer', name, _TOKENIZERS).rules}"
 
 
 @functools.cache
