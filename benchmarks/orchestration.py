@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from orchestrator.launch import connected_ray, count_slots, run_session
+from orchestrator.owner import owner_name
 from orchestrator.plan import Plan
 from orchestrator.progress import Progress
 from orchestrator.provenance import provenance
@@ -64,6 +65,7 @@ def ours(sweep: Sweep, folder: Path) -> float:
                 plan.jobs(),
                 provenance(),
                 progress,
+                owner=owner_name(),
                 slots_without=lambda avoided: count_slots(sweep.runtime, avoided),
             )
             run_session(session)

@@ -1,5 +1,6 @@
 """What command-line arguments mean, and whether what they name can be used."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +35,6 @@ def parse_where(conditions: list[str] | None) -> dict[str, Any]:
     A comma separates values, but not where an axis has values that hold commas (`xsa_layers=0,1`):
     there it is part of the value, and several values are several conditions.
     """
-    from schemas.loader import parse_scalar
     from schemas.trial import AXES
 
     filters: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def parse_where(conditions: list[str] | None) -> dict[str, Any]:
                 else "write all values in one, with commas"
             )
             raise UserError(f"--where {condition}: {again}.")
-        parse = AXES[name].parse if name in AXES else parse_scalar
+        parse = AXES[name].parse if name in AXES else _parser(name)
         if whole:
             filters.setdefault(name, []).append(parse(text))
         elif ".." in text:
@@ -61,6 +61,15 @@ def parse_where(conditions: list[str] | None) -> dict[str, Any]:
         else:
             filters[name] = parse(text)
     return filters
+
+
+def _parser(name: str) -> Callable[[str], Any]:
+    """Return how the text of a value is read for a column that is no axis: an id of digits alone is a text."""
+    from results.columns import COLUMNS
+    from schemas.loader import parse_scalar
+
+    texts = name in COLUMNS and COLUMNS[name].dtype in ("str", "category")
+    return str if texts else parse_scalar
 
 
 def why_unwritable(directory: Path) -> str | None:

@@ -1,5 +1,6 @@
 """The command line, `xsa`. Heavy imports live inside the commands, so that `--help` answers at once."""
 
+import signal
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -174,11 +175,15 @@ def stop(
 
     Example: xsa stop quickstart
     """
+    import results
     from orchestrator.show import console
     from orchestrator.stop import stop as stop_runs
     from results.store import Store
 
+    with results.open(db):
+        pass  # a store that is not there is not to be made by a wish to stop
     with Store.open(db, mode="write") as store:
+        _print_notes(store)
         stop_runs(store, sweep, lambda line: console.print(line, markup=False, soft_wrap=True), wait=wait)
 
 
@@ -247,4 +252,7 @@ def main() -> None:
     except SystemExit as end:  # in which Typer has turned Ctrl-C
         if end.code == 130:
             print("xsa: interrupted; what was done is kept.", file=sys.stderr)
+        if end.code == signal.SIGTERM:  # as Ray's own handler ends a run that is still starting it
+            print("xsa: terminated; what was done is kept.", file=sys.stderr)
+            sys.exit(128 + signal.SIGTERM)
         raise

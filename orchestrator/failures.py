@@ -38,8 +38,8 @@ class Failure:
 
     @property
     def signature(self) -> str:
-        """What failures of one kind have in common: everything but numbers and addresses."""
-        return f"{self.cause}: {re.sub(r'0x[0-9a-f]+|[0-9]+', '#', self.message)}"
+        """What failures of one kind have in common: everything but numbers, addresses and ids."""
+        return f"{self.cause}: {re.sub(r'0x[0-9a-f]+|[0-9a-f]{8,}|[0-9]+', '#', self.message)}"
 
 
 def explain(error: BaseException | None) -> Failure:
@@ -47,7 +47,7 @@ def explain(error: BaseException | None) -> Failure:
     if error is None:
         return Failure("interrupted", "it was stopped before its end")
     names = {kind.__name__ for link in _chain(error) for kind in type(link).__mro__}
-    details = "".join(traceback.format_exception(error))
+    details = re.sub(r"\x1b\[[0-9;]*m", "", "".join(traceback.format_exception(error)))  # Ray's colours
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     message = lines[-1] if lines else type(error).__name__
     if "OutOfMemoryError" in names and any("CUDA" in str(link) for link in _chain(error)):

@@ -6,6 +6,7 @@ and what it finds comes back in `tune.report`. The store alone says what is done
 
 import logging
 import os
+import socket
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ from schemas.sweep import Runtime
 
 logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what it would say, the session says
 
+REACH_S = 5.0
+"""How long a cluster may take to answer at all."""
 OBJECT_STORE_BYTES = 200_000_000
 """Enough for the jobs' settings; Ray would take 30 % of the machine's memory."""
 
@@ -54,17 +57,31 @@ def connected_ray() -> Iterator[None]:
             f"RAY_ADDRESS={address} is Ray Client, which loses a run with its connection. "
             "Run on a node of the cluster, with RAY_ADDRESS=auto."
         )
+    _check_reachable(address)
     own = (
         {} if address != "local" else {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     )
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
-    except ConnectionError as error:
+    except (ConnectionError, ValueError) as error:
         raise UserError(f"There is no Ray cluster at RAY_ADDRESS={address}: {error}") from None
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise `UserError` where nobody listens at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # `local`, `auto`, or what Ray itself refuses
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise UserError(
+            f"There is no Ray cluster at RAY_ADDRESS={address}: {error}. Start it, or unset RAY_ADDRESS."
+        ) from None
 
 
 def bundle_of(runtime: Runtime) -> dict[str, float]:

@@ -5,11 +5,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.owner import is_dead
+from results.record import now_us
 from results.state import ArmState
 from schemas.sweep import Sweep
 from schemas.trial import AXES, Arm, Trial
 from trainer.cost import checkpoint_bytes, count_parameters, flops_per_token, memory_bytes
 from trainer.memory import choose_micro_batch
+
+
+def is_held(state: ArmState) -> bool:
+    """Whether a run that may be alive holds the arm."""
+    if state.lease_owner is None or is_dead(state.lease_owner):
+        return False
+    return state.lease_until_us is not None and state.lease_until_us > now_us()
 
 
 @dataclass(frozen=True)
@@ -42,9 +51,14 @@ class Plan:
         return cls(sweep, trials, {arm.id: arm for trial in trials for arm in trial.arms}, states)
 
     def status(self, arm_id: str) -> str:
-        """Return where an arm stands: a status of the store, or `new`."""
+        """Return where an arm stands: a status of the store, or `new`.
+
+        What the store calls `running` is `interrupted` here once its run is known to be gone.
+        """
         state = self.states.get(arm_id)
-        return state.status if state and state.attempt else "new"
+        if state is None or not state.attempt:
+            return "new"
+        return "interrupted" if state.status == "running" and not is_held(state) else state.status
 
     def counts(self) -> Counter[str]:
         """Return how many arms have each status."""

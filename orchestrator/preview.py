@@ -1,5 +1,6 @@
 """`xsa plan`: what a sweep would train and what that costs, before anything is spent."""
 
+import math
 import os
 import shutil
 from collections import Counter
@@ -29,7 +30,7 @@ def _gib(value: float) -> str:
 
 
 def workers_here(runtime: Runtime) -> int | None:
-    """Return how many trials this machine runs at once; None where a cluster or a GPU decides."""
+    """Return how many trials this machine runs at once, at most; None where a cluster or a GPU decides."""
     if (
         "RAY_ADDRESS" in os.environ
         or runtime.gpus_per_trial
@@ -37,7 +38,9 @@ def workers_here(runtime: Runtime) -> int | None:
         or runtime.accelerator_type
     ):
         return None
-    return max(1, int((os.cpu_count() or 1) / runtime.cpus_per_trial))
+    memory = psutil.virtual_memory().total / 2**30
+    by_memory = memory / runtime.memory_gib_per_trial if runtime.memory_gib_per_trial else math.inf
+    return int(min((os.cpu_count() or 1) / runtime.cpus_per_trial, by_memory))
 
 
 def measured_flops(store: Store) -> float | None:
@@ -101,7 +104,8 @@ def _why(plan: Plan, arm_id: str) -> str | None:
     if state is None:
         return None
     if state.status == "running":
-        return f"in training at step {state.step:,}" if state.lease_owner else "its run has ended"
+        held = plan.status(arm_id) == "running"
+        return f"in training at step {state.step:,}" if held else "its run ended without a word"
     return state.reason
 
 
@@ -157,6 +161,8 @@ def _change_lines(told: dict[str, Any] | None) -> list[str]:
 def _needs(told: dict[str, Any], runtime: Runtime) -> dict[str, str]:
     """Return what training takes of a machine: memory, disk and time."""
     needs = {}
+    if told["workers"] == 0:
+        needs["workers"] = "[red]none[/]: runtime asks for more CPUs or memory than this machine has"
     if not runtime.gpus_per_trial:
         workers = told["workers"] or 1
         at_once, there = workers * told["memory_bytes"], told["machine_memory_bytes"]

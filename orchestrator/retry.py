@@ -5,13 +5,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from orchestrator.plan import Plan
 from results.claims import CAUSES
 from results.query import Database
-from results.schema import ARM_STATUS, FINISHED
+from results.schema import FINISHED
+from results.state import arm_states
 from schemas.errors import UserError
 from schemas.loader import parse_scalar
 from schemas.names import lookup, unknown_name
 from schemas.sweep import Runtime, Sweep
+
+RETRIED = ("failed", "interrupted")
 
 
 def stored_sweep(database: Database, name: str) -> tuple[Sweep, str]:
@@ -35,22 +39,27 @@ def chosen_arms(
         UserError: for a status or cause that is none, or that is a result.
     """
     for status in statuses:
-        lookup("status", status, dict.fromkeys(ARM_STATUS))
         if status in FINISHED:
             raise UserError(
                 f"--status {status}: that is a result, and the same settings would give it again. "
                 "Change them (for a divergence, a lower lr) and run the sweep."
             )
+        if status not in RETRIED:
+            raise unknown_name("status to retry", status, RETRIED)
     for cause in causes:
         if cause not in CAUSES:
             raise unknown_name("cause", cause, CAUSES)
     attempts = database.attempts(sweep.name, **where).sort_values("attempt")
-    last = attempts.groupby("arm", observed=True).last()
-    last = last[last["status"].isin(statuses)]
-    if causes:
-        last = last[last["cause"].isin(causes)]
-    arms = {arm.id[:12]: arm.id for trial in sweep.trials() for arm in trial.arms}
-    return {arms[short] for short in last.index if short in arms}
+    last_cause = attempts.groupby("arm", observed=True)["cause"].last()
+    plan = Plan.make(sweep, {})
+    plan = Plan.make(sweep, arm_states(database.store, list(plan.arms)))
+    return {
+        arm_id
+        for arm_id in plan.arms
+        if arm_id[:12] in last_cause.index
+        and plan.status(arm_id) in statuses
+        and (not causes or last_cause[arm_id[:12]] in causes)
+    }
 
 
 def changed_runtime(runtime: Runtime, changes: Collection[str]) -> Runtime:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from orchestrator.failures import Failure, Judge, TuneEnded, Verdict, explain, killed_for_memory
-from orchestrator.owner import Place, is_dead, owner_name
+from orchestrator.owner import Place, is_dead
 from orchestrator.plan import Job
 from orchestrator.progress import Progress
 from results import sessions
@@ -61,6 +61,7 @@ class Session:
         provenance: Provenance,
         progress: Progress,
         *,
+        owner: str,
         slots_without: Callable[[set[str]], int],
     ) -> None:
         self.store = store
@@ -68,7 +69,7 @@ class Session:
         self.storage = storage
         self.provenance = provenance
         self.progress = progress
-        self.owner = owner_name()
+        self.owner = owner
         self.stop_file = storage / "sessions" / f"{self.owner.translate({ord(':'): '-', ord('/'): '-'})}.stop"
         self.queue = deque(jobs)
         self.running: dict[str, Running] = {}
@@ -90,6 +91,11 @@ class Session:
     def stopping(self) -> bool:
         """Whether somebody asked this run to end."""
         return self.stop_file.exists()
+
+    @property
+    def outcome(self) -> str:
+        """Why this run ends, where nothing went wrong with it."""
+        return self.halted or ("it was asked to stop" if self.stopping else "nothing was left to do")
 
     def stop(self) -> None:
         """Ask every worker to checkpoint and end, and start nothing more."""
@@ -131,7 +137,9 @@ class Session:
     def _check_space(self) -> None:
         free, floor = shutil.disk_usage(self.storage).free / 2**30, self.sweep.runtime.min_free_gib
         if free < floor and not self.halted:
-            self.halt(f"{self.storage} has {free:.2f} GiB free, and runtime.min_free_gib is {floor:g}")
+            self.halt(
+                f"{self.storage} has {free:.2f} GiB free, and runtime.min_free_gib is {floor:g}; free some, or lower it"
+            )
 
     def halt(self, reason: str) -> None:
         """Start nothing more, and keep why; what runs goes on to its end."""
@@ -172,15 +180,15 @@ class Session:
                 return
 
     def _settle(self, ended: Running, error: BaseException | None) -> None:
-        job, attempts = ended.job, ended.attempts
+        job, attempts, failure = ended.job, ended.attempts, explain(error)
         states = arm_states(self.store, list(attempts))
         for arm in job.arms:
-            if states[arm.id].finished:
-                continue
+            if states[arm.id].finished or failure.cause == "timeout":
+                continue  # it has said all that it had to say
             try:
                 ingest(self.store, arm_folder(self.storage, arm.id))
             except DamagedJournal as damage:
-                error = error or damage
+                failure = explain(error or damage)
         states = arm_states(self.store, list(attempts))
         left = [
             arm
@@ -189,7 +197,6 @@ class Session:
         ]
         if not left:
             return
-        failure = explain(error)
         # Arms are trained one after the other: what failed is the first that has not ended.
         failed, waiting = left[0], left[1:]
         end_attempt(

@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.failures import Failure
 from orchestrator.layout import STATUS_COLORS, Row, ago, columns, facts, machine, memory, utc
 from orchestrator.progress import duration
 
@@ -91,11 +92,16 @@ def _failed(sweep: str, rows: Sequence[Row]) -> list[RenderableType]:
         Text(f"{len(rows):,} failed", "red").append(f": {causes}", "default"),
         Text(f"  again: xsa retry {sweep}   with tracebacks: xsa status {sweep} --failed"),
     ]
-    said = Counter((row["cause"], row["error"]) for row in rows)
-    for cause, error in [key for key, _ in said.most_common(SHOWN)]:
-        group = [_line(r, _failure(r)) for r in rows if (r["cause"], r["error"]) == (cause, error)]
-        parts += _block(Text(f"  {cause}: {error}"), group)[1:]
+    said = Counter(map(_signature, rows))
+    for signature, _ in said.most_common(SHOWN):
+        alike = [row for row in rows if _signature(row) == signature]
+        title = Text(f"  {alike[0]['cause']}: {alike[0]['error']}")
+        parts += _block(title, [_line(row, _failure(row)) for row in alike])[1:]
     return parts + _more(len(said))
+
+
+def _signature(row: Row) -> str:
+    return Failure(row["cause"], row["error"] or "").signature
 
 
 def _block(title: Text, lines: Sequence[Sequence[str | Text]]) -> list[RenderableType]:

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from orchestrator.arguments import why_unwritable
 from orchestrator.failures import explain
+from orchestrator.owner import is_dead, owner_name
 from orchestrator.plan import Plan
 from orchestrator.progress import Progress
 from orchestrator.provenance import provenance
@@ -70,7 +71,8 @@ def run(
 
     from orchestrator.launch import connected_ray, count_slots
 
-    with Progress(plan, console) as progress, connected_ray():
+    owner = owner_name()
+    with Progress(plan, console) as progress, _announced(store, sweep.name, owner) as told, connected_ray():
         session = Session(
             store,
             sweep,
@@ -78,29 +80,34 @@ def run(
             jobs,
             provenance(),
             progress,
+            owner=owner,
             slots_without=lambda avoided: count_slots(sweep.runtime, avoided),
         )
         # After ray.init, which puts a SIGTERM handler of its own in place.
-        with _signals(session, console) as caught, _announced(session, caught):
+        with _signals(session, console) as caught:
             _train(session)
+            told.outcome = signal.Signals(caught[0]).name if caught else session.outcome
     after = current_plan(store, sweep)
     return Outcome(after, foreign=after.counts()["running"], signal=caught[0] if caught else None)
 
 
+@dataclass
+class _Told:
+    outcome: str = "an error of its own"
+
+
 @contextmanager
-def _announced(session: Session, caught: list[int]) -> Iterator[None]:
+def _announced(store: Store, sweep: str, owner: str) -> Iterator[_Told]:
     """Keep in the store that this run is alive, and in the end why it is not."""
-    sessions.begin(
-        session.store, session.owner, session.sweep.name, hostname=socket.gethostname(), pid=os.getpid()
-    )
-    outcome = "an error of its own"
+    for run in sessions.live(store, sweep):
+        if is_dead(run.owner):
+            sessions.end(store, run.owner, "it ended without a word")
+    sessions.begin(store, owner, sweep, hostname=socket.gethostname(), pid=os.getpid())
+    told = _Told()
     try:
-        yield
-        asked = "it was asked to stop" if session.stopping else "nothing was left to do"
-        outcome = signal.Signals(caught[0]).name if caught else session.halted or asked
+        yield told
     finally:
-        session.stop_file.unlink(missing_ok=True)
-        sessions.end(session.store, session.owner, outcome)
+        sessions.end(store, owner, told.outcome)
 
 
 def _train(session: Session) -> None:
@@ -154,5 +161,6 @@ def _signals(session: Session, console: Console) -> Iterator[list[int]]:
     try:
         yield caught
     finally:
+        session.stop_file.unlink(missing_ok=True)
         for number, handler in before.items():
             signal.signal(number, handler)

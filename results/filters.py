@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 import sqlalchemy as sa
 
+from results.columns import COLUMNS
 from schemas.errors import UserError
 from schemas.trial import AXES
 
@@ -38,7 +39,7 @@ def _stored(name: str, value: Any) -> Any:
     if name in AXES:
         return AXES[name].check(value)
     if not name.endswith("_at"):
-        return value
+        return _of_type(name, value)
     try:
         time = pd.Timestamp(value)
     except (TypeError, ValueError):
@@ -46,3 +47,21 @@ def _stored(name: str, value: Any) -> Any:
             f"{name}={value!r}: a time is a datetime, or a text such as '2026-11-29 18:00'."
         ) from None
     return (time.tz_localize("UTC") if time.tz is None else time).value // 1000
+
+
+_KINDS = {"Int64": int, "int64": int, "float64": float, "bool": bool, "boolean": bool}
+
+
+def _of_type(name: str, value: Any) -> Any:
+    """Return a value in the type of its column: databases do not compare a text with a number, or do it wrongly."""
+    kind = _KINDS.get(COLUMNS[name].dtype, str)
+    if kind is str:
+        return str(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise UserError(f"{name}={value!r}: that column holds {_WORDS[kind]}.")
+    return value
+
+
+_WORDS = {int: "whole numbers", float: "numbers", bool: "true or false"}

@@ -6,7 +6,7 @@ import pandas as pd
 
 from results.frames import and_list, axes_in, describe
 from results.render import interval, p_value, signed
-from results.stats import verdict
+from results.stats import EFFECT, POWER, seeds_needed, spread, verdict
 
 _TALLY = {
     "lower": "a lower loss than SA",
@@ -38,7 +38,10 @@ def findings(losses: pd.DataFrame) -> list[str]:
             tally = and_list([f"{count} {_has(count)} {text}" for text, count in counts.items() if count])
             said.append(f"Of {len(rows)} settings of XSA, {tally}.")
         best = min(finished, key=lambda row: row["delta"])
-        said.append(_about(best, verdicts[rows.index(best)], axes_in(losses), among=len(finished)))
+        found = verdicts[rows.index(best)]
+        said.append(_about(best, found, axes_in(losses), among=len(finished)))
+        if found in ("uncorrected", "inconclusive"):
+            said += filter(None, [seeds_for(losses, best["delta"])])
         if len(finished) > 1:
             said.append(
                 f"It is the lowest of {len(finished)} mean differences, "
@@ -56,6 +59,18 @@ def findings(losses: pd.DataFrame) -> list[str]:
     if missing:
         said.append(f"{_pairs(missing)} {_has(missing)} not finished; these numbers may change when they do.")
     return said
+
+
+def seeds_for(losses: pd.DataFrame, effect: float = EFFECT) -> str:
+    """Return a sentence on how many seeds see a true difference of `effect`; empty where no spread is known."""
+    sd, freedom = spread(losses)
+    if not freedom or not effect:
+        return ""
+    degrees = f"{freedom} degree{'s' if freedom > 1 else ''} of freedom"
+    return (
+        f"At the spread of the paired differences (sd {sd:.2g}, {degrees}), a t-test sees a true difference of "
+        f"{abs(effect):.2g} nats/token with a power of {POWER:g} from n = {seeds_needed(effect, sd):,} seeds on."
+    )
 
 
 def _about(row: dict[str, Any], found: str, axes: list[str], *, among: int) -> str:

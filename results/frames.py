@@ -15,6 +15,10 @@ class MissingData(UserError):
     """A figure or table has nothing to show yet; the message says what it needs and what there is."""
 
 
+class NotVaried(MissingData):
+    """A figure against an axis of which a sweep has one value: not a gap, but another sweep's figure."""
+
+
 XSA_AXES = [name for name, axis in AXES.items() if "sa" in axis.history]
 """Axes that only an XSA arm has: its SA arm holds one value of them whatever the pair's is."""
 _SHAPE = {*Size._fields[:4], "n_kv_head"}
@@ -85,6 +89,17 @@ def seeds(n: "pd.Series[int]") -> str:
     if high == 1:
         return "one seed"
     return f"n = {low} seeds" if low == high else f"n = {low} to {high} seeds"
+
+
+def lacking(rows: "pd.DataFrame", axis: str) -> list[str]:
+    """Return a sentence on the pairs that diverged, and one on those not finished, by value of an axis."""
+    said = []
+    for column, wording in (("n_diverged", "diverged"), ("n_missing", "not finished")):
+        counts = rows[rows[column] > 0].groupby(axis)[column].sum()
+        named = [f"{count} at {describe_one(axis, value)}" for value, count in counts.items()]
+        if named:
+            said.append(f"Pairs {wording}: {and_list(named)}.")
+    return said
 
 
 def format_value(name: str, value: Any) -> str:

@@ -12,7 +12,7 @@ import pandas as pd
 from results import style, tables
 from results.figures import FIGURES
 from results.findings import findings
-from results.frames import MissingData, format_value, varied
+from results.frames import MissingData, NotVaried, format_value, varied
 from results.render import Table
 from results.tables import TABLES
 from schemas.names import unknown_name
@@ -39,7 +39,8 @@ class Shown:
 def write(db: "Database", sweep: str, directory: Path) -> Path:
     """Write the sweep's figures, tables and `report.html` into `directory`; return the page's path.
 
-    A figure or table that lacks data is named on the page with its reason. Raises `UnknownName` for
+    A figure or table that lacks data is named on the page with its reason. A figure against an axis that
+    the sweep does not vary is left out. Raises `UnknownName` for
     a sweep that the store does not hold.
     """
     sweeps = db.sweeps().set_index("sweep")
@@ -59,7 +60,7 @@ def write(db: "Database", sweep: str, directory: Path) -> Path:
         counts=[(status, int((pairs["status"] == status).sum())) for status in _PAIR_STATUS],
         findings=findings(TABLES["losses"].load().data(db, sweep)),
         tables=[_table(db, sweep, name, directory / "tables") for name in TABLES],
-        figures=[_figure(db, sweep, name, directory / "figures") for name in FIGURES],
+        figures=list(filter(None, (_figure(db, sweep, name, directory / "figures") for name in FIGURES))),
         setup=setup(pairs),
         failures=failures(attempts),
         machines=machines(attempts),
@@ -77,16 +78,19 @@ def _table(db: "Database", sweep: str, name: str, directory: Path) -> Table | st
         table = file.draw(frame)
     except MissingData as reason:
         return str(reason)
-    tables.save(table, directory, frame)
+    tables.save(table, directory, name, frame)
     return table
 
 
-def _figure(db: "Database", sweep: str, name: str, directory: Path) -> Shown:
+def _figure(db: "Database", sweep: str, name: str, directory: Path) -> Shown | None:
+    """Return a figure, or why it cannot be drawn yet; None if it is about an axis that does not vary here."""
     entry = FIGURES[name]
     file = entry.load()
     frame = file.data(db, sweep)
     try:
         figure = file.draw(frame)
+    except NotVaried:
+        return None
     except MissingData as reason:
         return Shown(name, entry.title, reason=str(reason))
     style.save(figure, directory, name, frame)

@@ -19,6 +19,10 @@ CONFIDENCE = 0.95
 """Coverage of every interval."""
 ALPHA = 0.05
 """Largest corrected p at which a difference is claimed."""
+EFFECT = 0.01
+"""Difference, in nats/token, for which seeds are counted: half of what the paper's figures show."""
+POWER = 0.8
+"""Chance of seeing a true difference for which seeds are counted."""
 
 
 class Interval(NamedTuple):
@@ -122,8 +126,8 @@ def summarise(pairs: pd.DataFrame, by: Sequence[str], *, value: str = "val_loss"
 
     Returns:
         The axes, then `n` (finished pairs with a finite difference), `n_diverged`, `n_missing` (not
-        finished), the means `sa` and `xsa` over these n, `delta`, `low`, `high`, `p`, and `p_holm`,
-        corrected over all rows.
+        finished), the means `sa` and `xsa` over these n, `delta`, its `sd`, `low`, `high`, `p`, and
+        `p_holm`, corrected over all rows.
     """
     rows = []
     for values, group in settings(pairs, by):
@@ -140,15 +144,49 @@ def summarise(pairs: pd.DataFrame, by: Sequence[str], *, value: str = "val_loss"
                 "sa": finite[f"sa_{value}"].mean(),
                 "xsa": finite[f"xsa_{value}"].mean(),
                 "delta": delta.mean,
+                "sd": delta.sd,
                 "low": delta.low,
                 "high": delta.high,
                 "p": delta.p,
             }
         )
-    columns = [*by, "n", "n_diverged", "n_missing", "sa", "xsa", "delta", "low", "high", "p"]
+    columns = [*by, "n", "n_diverged", "n_missing", "sa", "xsa", "delta", "sd", "low", "high", "p"]
     frame = pd.DataFrame(rows, columns=columns)
     frame["p_holm"] = holm([float(p) for p in frame["p"]])
     return frame
+
+
+def spread(summary: pd.DataFrame) -> tuple[float, int]:
+    """Return the sd of paired differences, pooled over rows of `summarise`, and its degrees of freedom.
+
+    NaN and 0 where no row has a spread.
+    """
+    rows = summary[summary["sd"] > 0]
+    freedom = rows["n"] - 1
+    total = int(freedom.sum())
+    return (math.sqrt((freedom * rows["sd"] ** 2).sum() / total) if total else math.nan), total
+
+
+def power(n: int, effect: float, sd: float) -> float:
+    """Return the chance that a two-sided paired t-test at `ALPHA` of n differences sees a true mean of `effect`."""
+    shift, critical = abs(effect) / sd * math.sqrt(n), float(stats.t.ppf(1 - ALPHA / 2, n - 1))
+    # The noncentral t; at or beyond the other critical value it has found the wrong sign, which counts for the test.
+    return float(stats.nct.sf(critical, n - 1, shift) + stats.nct.cdf(-critical, n - 1, shift))
+
+
+def seeds_needed(effect: float, sd: float) -> int:
+    """Return the least number of paired seeds with which a test sees `effect` with a power of `POWER`.
+
+    Args:
+        effect: true mean difference, not 0.
+        sd: standard deviation of the paired differences, above 0.
+    """
+    # A test that knew sd would need at least this many; from there t needs a few more.
+    known = sum(float(stats.norm.ppf(p)) for p in (1 - ALPHA / 2, POWER)) * sd / abs(effect)
+    n = max(2, math.floor(known**2))
+    while power(n, effect, sd) < POWER:
+        n += 1
+    return n
 
 
 Verdict = Literal["lower", "higher", "uncorrected", "inconclusive", "no interval", "no pairs"]

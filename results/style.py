@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import matplotlib
+import numpy as np
 from matplotlib import colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-from results.frames import describe
+from results.frames import describe, format_value
 from schemas.trial import AXES
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ SA = "#404040"
 XSA = "#0072B2"
 """Near-black and Okabe and Ito's blue: apart for every kind of colour vision and in grey."""
 UNTRAINED = "#A3A3A3"
+PAPER = "#757575"
+"""What others have published, dashed."""
 RULE = "#B8B8B8"
 """Zero lines and other guides."""
 
@@ -102,14 +105,44 @@ def series_colors(axis: str | None, values: Sequence[Any]) -> dict[Any, str]:
     return {v: _CATEGORIES[i % len(_CATEGORIES)] for i, v in enumerate(values)}
 
 
-def axis_x(ax: Axes, axis: str, values: Sequence[float]) -> None:
-    """Label and scale the x-axis as the axis declares, with ticks at the values measured."""
+_LABEL_GAP = 0.115
+"""Least distance between two labels of an x-axis, as a share of it: a number such as 16,384 and some air."""
+
+
+def axis_x(ax: Axes, axis: str, values: Sequence[float], below: Mapping[float, str] | None = None) -> None:
+    """Label and scale the x-axis as the axis declares, with ticks at the values measured.
+
+    A count that begins at 0, where no logarithm does, has one doubling between 0 and 1 as between any
+    other number and twice it.
+
+    Args:
+        ax: panel.
+        axis: what is on its x-axis.
+        values: those measured, in the order in which they are to be labelled as far as there is room.
+        below: what to write under the labels of values.
+    """
     ax.set_xlabel(AXES[axis].title)
     if AXES[axis].log:
         ax.set_xscale("log")
-    if len(values) <= 8:
-        ax.set_xticks(list(values), [AXES[axis].format(value) for value in values])
+    elif AXES[axis].kind is int and 0 in values:
+        ax.set_xscale("symlog", base=2, linthresh=1, linscale=0.5)
+    if len(values) <= 12:
+        labels = [format_value(axis, value) for value in values]
+        if below is not None:
+            labels = [f"{label}\n{below.get(value, '')}" for label, value in zip(labels, values, strict=True)]
+        shown = _apart(ax.xaxis.get_transform().transform(np.asarray(values, dtype=float)).tolist())
+        ax.set_xticks(list(values), [label if i in shown else "" for i, label in enumerate(labels)])
         ax.minorticks_off()
+
+
+def _apart(places: Sequence[float]) -> set[int]:
+    """Return which of the places can be labelled: from first to last, those with room."""
+    gap = _LABEL_GAP * (max(places) - min(places))
+    kept: list[int] = []
+    for i, place in enumerate(places):
+        if all(abs(place - places[j]) >= gap for j in kept):
+            kept.append(i)
+    return set(kept)
 
 
 def whole_ticks(ax: Axes) -> None:

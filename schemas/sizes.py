@@ -14,7 +14,12 @@ class Size(NamedTuple):
     @property
     def non_embedding(self) -> int:
         """Weights in attention and MLP matrices, the count that the paper's Table 1 names."""
-        return self.n_layer * (4 * self.d_model * self.n_head * self.d_head + 8 * self.d_model**2)
+        return self.weights(n_kv_head=self.n_head)
+
+    def weights(self, *, n_kv_head: int) -> int:
+        """Return the same count where fewer keys and values are shared by the query heads."""
+        attention = 2 * self.d_model * self.d_head * (self.n_head + n_kv_head)
+        return self.n_layer * (attention + 8 * self.d_model**2)
 
 
 # 10M and 30M count non-embedding weights, as the paper's three do; 124M and 350M are GPT-2's

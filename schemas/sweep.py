@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from schemas.axis import Float, Int
 from schemas.errors import UserError
@@ -61,6 +61,19 @@ class Runtime(BaseModel):
     """Failures in a row on one node after which a run uses the others alone."""
     min_free_gib: Float = Field(1.0, ge=0)
     """Free space in GiB on the storage below which a run starts nothing more."""
+
+    @field_validator("custom_resources")
+    @classmethod
+    def _are_custom(cls, resources: dict[str, float]) -> dict[str, float]:
+        for name, amount in resources.items():
+            if not name or name.split("_")[0].upper() in ("CPU", "GPU", "MEMORY", "OBJECT"):
+                raise ValueError(
+                    f"names '{name}', which is no custom resource; cpus_per_trial, gpus_per_trial and "
+                    "memory_gib_per_trial are for CPU, GPU and memory"
+                )
+            if amount <= 0:
+                raise ValueError(f"asks for {amount:g} of '{name}'; write more than 0, or leave it out")
+        return resources
 
 
 class Sweep(BaseModel):

@@ -14,14 +14,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results import frames, style
+from results import frames, marks, style
 from results.frames import (
     XSA_AXES,
     MissingData,
     arm_filters,
     axes_in,
     axis_list,
-    describe,
     of_pairs,
     seeds,
     settings,
@@ -37,7 +36,6 @@ WINDOWS = 120
 """Most points in a line of training losses."""
 ZOOM = 0.25
 """Share of the steps whose losses lie above the frame."""
-_DASHES: tuple[style.Dashes, ...] = ("-", "--", ":", "-.")
 PANELS = {
     "train_loss": "training loss (nats/token)",
     "val_loss": "validation loss (nats/token)",
@@ -93,16 +91,17 @@ def draw(frame: pd.DataFrame) -> Figure:
         raise MissingData("fig3 needs the losses of at least one arm; none has reported a step yet.")
     rows = settings(frame, axes_in(frame, besides=XSA_AXES))
     own = axes_in(frame, besides=[name for name in AXES if name not in XSA_AXES])
-    variants = _variants(frame, own)
+    variants = marks.variants(frame, own)
     with style.style():
         figure, axes = style.panels(len(rows), len(PANELS), height=2.1)
         for title, ax in zip(PANELS.values(), axes[0], strict=True):
             ax.set_title(title)
+        for ax in axes[1:, 2]:
+            ax.sharey(axes[0][2])
         for (values, part), line in zip(rows, axes, strict=True):
             for quantity, ax in zip(PANELS, line, strict=True):
                 _panel(ax, part[part["quantity"] == quantity], variants, own)
             _zoom(line[:2], part)
-            line[2].sharey(axes[0][2])
             line[2].axhline(0, color=style.SA, linewidth=0.8, zorder=0)
             if values:
                 style.row_title(line[0], values)
@@ -110,23 +109,6 @@ def draw(frame: pd.DataFrame) -> Figure:
             ax.set_xlabel("step")
         style.key(figure, list(variants.values()))
         return style.settle(figure)
-
-
-def _variants(frame: pd.DataFrame, own: list[str]) -> dict[tuple[Any, ...], style.Entry]:
-    """Return the look of each line by its values of XSA's own axes; SA is one line."""
-    found = {}
-    alike: dict[float, int] = {}
-    for values, _ in settings(frame, own):
-        value = values["xsa_lambda"]
-        nth = alike[value] = alike.get(value, -1) + 1
-        if value == 0:
-            found[tuple(values.values())] = style.Entry("SA", style.SA)
-        else:
-            dashes = _DASHES[nth % len(_DASHES)]
-            found[tuple(values.values())] = style.Entry(
-                f"XSA, {describe(values)}", style.lambda_color(value), dashes
-            )
-    return found
 
 
 def _panel(

@@ -13,14 +13,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results import frames, style
+from results import frames, marks, style
 from results.frames import (
     MissingData,
-    and_list,
     arm_filters,
     axes_in,
     axis_list,
     describe_one,
+    lacking,
     of_pairs,
     seeds,
     settings,
@@ -53,7 +53,7 @@ def data(db: "Database", sweep: str | None = None, **filters: Any) -> pd.DataFra
         found = mean_range(group["value"])
         row = dict(zip([*keys, "quantity"], key, strict=True))
         bias.append(row | found._asdict() | {"n_diverged": found.diverged, "n_missing": 0})
-    columns = [*keys, "quantity", "n", "n_diverged", "n_missing", "mean", "low", "high"]
+    columns = [*keys, "quantity", "n", "n_diverged", "n_missing", "mean", "low", "high", "p_holm"]
     return pd.concat([loss[columns], pd.DataFrame(bias, columns=columns)], ignore_index=True)
 
 
@@ -89,6 +89,7 @@ def draw(frame: pd.DataFrame) -> Figure:
                 )
                 for metric, dashes in BIAS.items():
                     _bias(right, mine[mine["quantity"] == metric], palette[line], dashes)
+            left.margins(y=0.12)  # room for the label of a point at the top
             left.plot(0, 0, "o", color=style.SA, markersize=4.5)
             left.annotate(
                 "SA", (0, 0), xytext=(4, 5), textcoords="offset points", color=style.SA, fontsize=8.5
@@ -113,10 +114,7 @@ def _loss(ax: Axes, line: pd.DataFrame, color: str, *, shift: float) -> None:
     at, mean = line["xsa_lambda"] + shift, line["mean"]
     path = sorted([(0.0, 0.0), *zip(at, mean, strict=True)])
     ax.plot(*zip(*path, strict=True), color=color, linewidth=1, alpha=0.5)
-    ax.vlines(at, line["low"], line["high"], color=color, linewidth=1.4)
-    clear = (line["low"] > 0) | (line["high"] < 0)
-    ax.plot(at[clear], mean[clear], "o", color=color, markersize=4.5)
-    ax.plot(at[~clear], mean[~clear], "o", color=color, markerfacecolor="white", markersize=4.5)
+    marks.differences(ax, "xsa_lambda", line.assign(xsa_lambda=at), color)
 
 
 def _bias(ax: Axes, line: pd.DataFrame, color: str, dashes: str) -> None:
@@ -141,10 +139,7 @@ def caption(frame: pd.DataFrame) -> str:
     loss = frame[(frame["quantity"] == LOSS)]
     additions = [f"Means over {seeds(loss.loc[loss['n'] > 0, 'n'])}."]
     if loss["low"].notna().any():
-        additions.append(
-            "Bars: 95 % t interval of the mean paired difference; hollow where it contains 0 or there is none. "
-            "Shading: the range over seeds."
-        )
+        additions += [marks.intervals(loss), "Shading: the range over seeds."]
     if not frame["quantity"].isin(BIAS).any():
         additions.append("The bias was not measured at the last step of any arm.")
     others = axes_in(frame, besides=["xsa_lambda"])
@@ -152,10 +147,4 @@ def caption(frame: pd.DataFrame) -> str:
         additions.append(f"Lines: {axis_list(others[-1:])}.")
     if others[:-1]:
         additions.append(f"One row of panels for each {axis_list(others[:-1])}.")
-    for column, wording in (("n_diverged", "diverged"), ("n_missing", "not finished")):
-        lacking = loss[loss[column] > 0]
-        per_lambda = lacking.groupby("xsa_lambda")[column].sum()
-        named = [f"{count} at {describe_one('xsa_lambda', value)}" for value, count in per_lambda.items()]
-        if named:
-            additions.append(f"Pairs {wording}: {and_list(named)}.")
-    return frames.caption(__doc__, *additions)
+    return frames.caption(__doc__, *additions, *lacking(loss, "xsa_lambda"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from results import frames
+from results.findings import seeds_for
 from results.frames import MissingData, axes_in, format_value, varied
 from results.render import Column, Table, interval, number, p_value, signed
 from results.stats import summarise, verdict
@@ -80,4 +81,4 @@ def draw(frame: pd.DataFrame) -> Table:
     ]
     correction = f"Holm's correction is over the {tests} tests of this table." if tests > 1 else ""
     title = (__doc__ or "").partition("\n")[0]
-    return Table("losses", title, frames.caption(__doc__, correction), columns, rows)
+    return Table("losses", title, frames.caption(__doc__, correction, seeds_for(frame)), columns, rows)

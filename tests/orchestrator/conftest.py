@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.cli import main
-from orchestrator.owner import Place
+from orchestrator.owner import Place, owner_name
 from orchestrator.plan import Job, Plan
 from orchestrator.progress import Progress
 from orchestrator.session import Session
@@ -59,7 +59,14 @@ class Bench:
         self.nodes = {"n1": 2}
         """Slots of each node."""
         self.session = Session(
-            store, sweep, storage, self.plan.jobs(), PROVENANCE, progress, slots_without=self.slots_without
+            store,
+            sweep,
+            storage,
+            self.plan.jobs(),
+            PROVENANCE,
+            progress,
+            owner=owner_name(),
+            slots_without=self.slots_without,
         )
 
     def slots_without(self, avoided: set[str]) -> int:

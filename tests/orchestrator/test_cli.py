@@ -12,9 +12,10 @@ import pytest
 from orchestrator.arguments import parse_where
 from orchestrator.cli import ORDER
 from results.query import Database
+from results.store import Store
 from schemas.errors import UserError
 from schemas.trial import AXES
-from tests.conftest import formula_record, formula_rows, make_sweep
+from tests.conftest import fill, formula_record, formula_rows, make_sweep
 from tests.orchestrator.conftest import Xsa
 from tests.results.test_record import write_journal
 
@@ -77,6 +78,12 @@ def test_figures_and_tables_and_report_are_written(xsa: Xsa, tmp_path: Path, fil
     assert (tmp_path / "reports" / "small" / "report.html").exists()
 
 
+def test_figures_take_published_numbers_beside_them(xsa: Xsa, tmp_path: Path, store: Store) -> None:
+    fill(store, make_sweep(grid={"n_sinks": [0, 1]}, seeds=[0]), tmp_path / "runs")
+    assert xsa("figures", "small", "fig6", "--published", "--out", "out")[0] == 0
+    assert pd.read_csv(tmp_path / "out" / "fig6.csv")["quantity"].value_counts()["published"] == 3
+
+
 def test_axes_lists_every_axis_and_size(xsa: Xsa) -> None:
     output = xsa("axes")[1]
     assert all(name in output for name in AXES)
@@ -92,6 +99,10 @@ MISTAKES = {
     "directory": (["run", "s.yaml", "--db", "."], "is a directory"),
     "unknown sweep": (["results", "smal"], "Unknown sweep 'smal'. Did you mean 'small'?"),
     "unknown figure": (["figures", "small", "fig77"], "Unknown figure 'fig77'. Did you mean 'fig7'?"),
+    "nothing published": (
+        ["figures", "small", "fig7", "--published"],
+        "no numbers to draw into fig7, only into fig4",
+    ),
     "unknown table": (["tables", "small", "loses"], "Unknown table 'loses'. Did you mean 'losses'?"),
     "unknown format": (["results", "small", "--format", "cvs"], "Unknown format 'cvs'. Did you mean 'csv'?"),
     "bad where": (["results", "small", "--where", "seed"], "--where seed: write AXIS=VALUE"),
@@ -187,3 +198,28 @@ def test_the_module_is_the_command() -> None:
         [sys.executable, "-m", "orchestrator", "axes"], capture_output=True, text=True, check=True
     )
     assert "xsa_lambda" in done.stdout
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense", "ray://127.0.0.1:10001"])
+def test_a_cluster_that_is_not_there_is_said_at_once(
+    xsa: Xsa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    (tmp_path / "s.yaml").write_text(SWEEP)
+    code, _, error = xsa("run", "s.yaml")
+    assert code == 2
+    assert f"RAY_ADDRESS={address}" in error
+    assert error.count("\n") == 1
+
+
+def test_stop_makes_no_store(xsa: Xsa, tmp_path: Path) -> None:
+    code, _, error = xsa("stop", "small", "--db", "typo.db")
+    assert (code, "no store at typo.db" in error) == (2, True)
+    assert not (tmp_path / "typo.db").exists()
+
+
+def test_an_id_of_digits_is_a_text(xsa: Xsa, filled: Database) -> None:
+    for where in ("sa_arm=123456789012", "sa_arm=1e5", "status=1"):
+        assert xsa("results", "small", "--where", where, "--columns", "seed", "--format", "json")[0] == 0
+    code, _, error = xsa("results", "small", "--where", "step=x", "--columns", "seed")
+    assert (code, "step='x': that column holds whole numbers." in error) == (2, True)

@@ -1,3 +1,4 @@
+from orchestrator.owner import owner_name
 from orchestrator.plan import Plan, cost, label
 from results.state import ArmState
 from schemas.trial import Trial
@@ -5,7 +6,8 @@ from tests.conftest import make_sweep
 
 
 def state(status: str, attempt: int = 1) -> ArmState:
-    return ArmState(status, "boom" if status == "failed" else None, attempt, 3, None, None, 1.0)
+    held = ("elsewhere:1:1", 2**62) if status == "running" else (None, None)
+    return ArmState(status, "boom" if status == "failed" else None, attempt, 3, *held, 1.0)
 
 
 def test_a_fresh_sweep_trains_each_arm_once() -> None:
@@ -58,3 +60,11 @@ def test_labels_name_what_varies() -> None:
     trial = Trial(xsa_lambda=0.5, seed=3)
     assert label(trial.xsa, ["xsa_lambda", "seed"]) == "xsa λ=0.5 seed=3"
     assert label(trial.sa, ["xsa_lambda", "seed"]) == "sa seed=3"
+
+
+def test_an_arm_whose_run_is_gone_is_interrupted_and_not_in_training() -> None:
+    fresh = Plan.make(make_sweep(), {})
+    dead = owner_name().rpartition(":")[0] + ":0"
+    for owner, until in ((dead, 2**62), ("elsewhere:1:1", 1)):
+        states = {arm_id: ArmState("running", None, 1, 3, owner, until, 1.0) for arm_id in fresh.arms}
+        assert Plan.make(make_sweep(), states).counts() == {"interrupted": 9}

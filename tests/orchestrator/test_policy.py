@@ -6,11 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.owner import Place
+from orchestrator.worker import TrialTimeout
 from results import sessions
 from results.store import Store
 from schemas.report import Report
 from tests.conftest import formula_record
 from tests.orchestrator.conftest import Bench, finish, out_of_memory
+from tests.results.test_record import write_journal
 
 
 def test_out_of_memory_is_the_fault_of_those_who_were_killed(bench: Bench) -> None:
@@ -134,3 +136,14 @@ def test_a_run_hears_that_it_should_stop(bench: Bench, monkeypatch: pytest.Monke
     assert "xsa stop" in bench.text
     sessions.end(bench.store, bench.session.owner, "it was asked to stop")
     assert not sessions.live(bench.store, "small")
+
+
+def test_an_arm_out_of_time_is_a_timeout_whatever_its_folder_says(store: Store, tmp_path: Path) -> None:
+    bench = Bench(store, tmp_path / "runs", grid={"xsa_lambda": [1]})
+    job = bench.take("t")
+    assert job
+    first, second = job.arms
+    write_journal(bench.session.storage, formula_record(first, 1, status="interrupted", step=7), [])
+    bench.session.on_end("t", TrialTimeout("it took more than 2 h"))
+    assert [bench.state(first), bench.state(second)] == ["failed", "interrupted"]
+    assert bench.store_attempts(job) == "timeout"

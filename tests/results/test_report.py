@@ -23,7 +23,7 @@ def test_report_is_one_page_with_its_files_and_the_same_twice(filled: Database, 
     assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
     assert "<script" not in page
     assert {p.name for p in (tmp_path / "out" / "tables").iterdir()} == {
-        f"losses.{suffix}" for suffix in ("txt", "md", "tex", "csv")
+        f"{name}.{suffix}" for name in ("losses", "table1") for suffix in ("txt", "md", "tex", "csv")
     }
     assert len(list((tmp_path / "out" / "figures").iterdir())) == 12
     assert report.write(filled, "small", tmp_path / "again").read_text() == page
@@ -37,13 +37,14 @@ def test_texts_are_escaped_and_failures_told(troubled: Database, tmp_path: Path)
 
 
 def test_a_figure_that_cannot_be_drawn_gives_its_reason(store: Store, tmp_path: Path) -> None:
-    fill(
-        store, make_sweep(grid={"xsa_lambda": [1]}, seeds=[0], description="<i>one</i> λ"), tmp_path / "runs"
-    )
+    grid = {"xsa_lambda": [1], "lr": [1e-3, 2e-3]}
+    fill(store, make_sweep(grid=grid, seeds=[0], description="<i>one</i> λ"), tmp_path / "runs")
     with Database(store.path) as db:
         page = report.write(db, "small", tmp_path / "out").read_text()
     assert "fig7 needs finished pairs at two or more λ; there is one (1)." in page
-    assert page.count("data:image/svg+xml;base64,") == 2
+    assert page.count("data:image/svg+xml;base64,") == 3
+    assert "against the learning rate" in page
+    assert "against the sequence length" not in page and "fig5" not in page  # another sweep's figure
     assert "no evidence about another seed" in page
     assert "&lt;i&gt;one&lt;/i&gt;" in page
 
@@ -67,7 +68,7 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(filled: Database, tmp_pat
 
 def losses(*rows: tuple[float, int, float, float, float, float]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=["xsa_lambda", "n", "delta", "low", "high", "p_holm"])
-    return frame.assign(n_diverged=0, n_missing=0)
+    return frame.assign(n_diverged=0, n_missing=0, sd=0.01)
 
 
 NAN = float("nan")
@@ -83,6 +84,8 @@ def test_findings_name_the_winner_and_how_sure() -> None:
 def test_findings_claim_nothing_where_the_interval_contains_zero() -> None:
     said = " ".join(findings(losses((1.0, 3, -0.02, -0.05, 0.01, 0.2))))
     assert "neither a gain nor a loss can be claimed" in said
+    assert "(sd 0.01, 2 degrees of freedom), a t-test sees a true difference of 0.02 nats/token" in said
+    assert "with a power of 0.8 from n = 5 seeds on." in said
 
 
 def test_findings_say_that_a_chosen_extreme_flatters() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from results.stats import holm, mean_interval, paired, summarise, verdict
+from results.stats import holm, mean_interval, paired, power, seeds_needed, spread, summarise, verdict
 from schemas.trial import Trial
 
 NAN = math.nan
@@ -98,6 +98,7 @@ def test_summary_counts_what_it_leaves_out() -> None:
     assert row["delta"] == pytest.approx(-0.2)
     assert row["sa"] == pytest.approx(3.5)  # over the pairs that delta is over, not over all SA arms
     assert row["xsa"] == pytest.approx(3.3)
+    assert row["sd"] == pytest.approx(math.sqrt(0.02))
 
 
 def test_summary_corrects_over_its_rows() -> None:
@@ -109,6 +110,41 @@ def test_summary_corrects_over_its_rows() -> None:
 
 def test_summary_of_nothing_is_empty() -> None:
     assert summarise(pairs((1.0, 0, "done", 0.0)).iloc[:0], ["xsa_lambda"]).empty
+
+
+def test_power_agrees_with_a_case_computed_by_hand() -> None:
+    # Two differences with true mean m and sd 1: their sample sd u is half-normal and independent of their mean, so
+    # P(t > c) is the mean over u of P(Z > c u - m sqrt(2)).
+    c, m = 12.706204736, 3.0
+    u = (np.arange(400_000) + 0.5) / 50_000  # to 8 sd
+    density = math.sqrt(2 / math.pi) * np.exp(-(u**2) / 2) / 50_000
+    above = 0.5 * np.array([math.erfc(x) for x in ((c * u - m * math.sqrt(2)) / math.sqrt(2))[:40_000]])
+    expected = float((above * density[:40_000]).sum())  # beyond, and for t < -c, it is below 1e-6
+    assert power(2, m, 1.0) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("effect", "n"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10), (-1.0, 10), (50.0, 2)]
+)
+def test_seeds_needed_are_those_of_the_textbook(effect: float, n: int) -> None:
+    # Cohen (1988): a two-sided paired t-test at 0.05 with a power of 0.8
+    assert seeds_needed(effect, 1.0) == n
+    assert seeds_needed(0.003 * effect, 0.003) == n
+
+
+def test_the_least_number_of_seeds_sees_the_effect_and_one_fewer_does_not() -> None:
+    n = seeds_needed(1.5, 1.0)
+    draws = np.random.default_rng(1).normal(1.5, 1.0, size=(4000, n))
+    seen = [np.mean([paired(row[:k]).p < 0.05 for row in draws]) for k in (n - 1, n)]
+    assert seen[0] < 0.8 <= seen[1] + 0.02
+    assert seen == pytest.approx([power(n - 1, 1.5, 1.0), power(n, 1.5, 1.0)], abs=0.02)
+
+
+def test_spread_is_pooled_over_rows_that_have_one() -> None:
+    rows = {"n": [3, 2, 1, 3], "sd": [1.0, 2.0, NAN, 0.0]}
+    assert spread(pd.DataFrame(rows)) == (pytest.approx(math.sqrt((2 * 1 + 1 * 4) / 3)), 3)
+    sd, freedom = spread(pd.DataFrame({"n": [1], "sd": [NAN]}))
+    assert math.isnan(sd) and freedom == 0
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ import pytest
 
 from results.frames import MissingData
 from results.query import Database
+from results.record import save_sweep
 from results.render import Column, Table, interval, number, p_value, signed
+from results.stats import seeds_needed
 from results.store import Store
 from results.tables import TABLES, save
+from tests.conftest import fill, make_sweep
 
-LOSSES = TABLES["losses"].load()
+LOSSES, TABLE1 = TABLES["losses"].load(), TABLES["table1"].load()
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -32,6 +35,48 @@ def test_losses_has_a_row_for_each_lambda(filled: Database) -> None:
     assert frame["n"].tolist() == [3, 3, 3]
     pairs = filled.pairs("small", xsa_lambda=1.0)
     assert frame["delta"].iloc[2] == pytest.approx(pairs["delta_val_loss"].mean())
+
+
+def test_losses_say_how_many_seeds_a_difference_takes(filled: Database) -> None:
+    frame = LOSSES.data(filled, "small")
+    caption = LOSSES.draw(frame).caption
+    # the settings' sd, pooled with 2 degrees of freedom each; λ = 0 has none
+    sd = (frame["sd"][1:] ** 2).mean() ** 0.5
+    assert f"spread of the paired differences (sd {sd:.2g}, 4 degrees of freedom), a t-test sees" in caption
+    assert f"0.01 nats/token with a power of 0.8 from n = {seeds_needed(0.01, sd)} seeds on." in caption
+
+
+def test_losses_of_one_seed_promise_nothing(filled: Database) -> None:
+    assert "a t-test" not in LOSSES.draw(LOSSES.data(filled, "small", seed=0)).caption
+
+
+def test_table1_has_a_row_for_each_size_beside_the_papers(store: Store, tmp_path: Path) -> None:
+    sweep = make_sweep(grid={"model_size": ["1.3B", "toy"], "lr": [4e-4, 1e-3]}, seeds=[0])
+    save_sweep(store, sweep, sweep.trials(), tmp_path)
+    with Database(store.path) as db:
+        table = TABLE1.draw(TABLE1.data(db))
+    assert [column.head for column in table.columns][-4:] == [
+        "non-embedding",
+        "parameters",
+        "paper's learning rate",
+        "paper's size",
+    ]
+    assert [list(row) for row in table.rows] == [
+        ["toy", "2", "128", "2", "64", "0.0004, 0.001", "393,216", "—", "—", "—"],
+        ["1.3B", "24", "2,048", "24", "128", "0.0004, 0.001", "1,409,286,144", "—", "0.0004", "1.4B"],
+    ]
+    assert "The paper's values are those of arXiv:2603.09078v1, Table 1." in table.caption
+
+
+def test_table1_counts_shared_keys_and_what_the_arms_reported(store: Store, tmp_path: Path) -> None:
+    fill(store, make_sweep(grid={"n_kv_head": [1, 2]}, seeds=[0]), tmp_path)
+    with Database(store.path) as db:
+        frame = TABLE1.data(db)
+    table = TABLE1.draw(frame)
+    assert [row[5] for row in table.rows] == ["1", "2"]
+    assert [list(row[-2:]) for row in table.rows] == [["360,448", "1,234"], ["393,216", "1,234"]]
+    assert "paper" not in str(table.columns)
+    assert TABLE1.draw(frame.assign(most=2_000)).rows[0][-1] == "1,234 to 2,000"
 
 
 def test_lambda_zero_is_no_evidence(filled: Database) -> None:
@@ -88,7 +133,7 @@ def test_latex_is_escaped() -> None:
 
 def test_csv_holds_the_numbers(filled: Database, tmp_path: Path) -> None:
     frame = LOSSES.data(filled, "small")
-    path = save(LOSSES.draw(frame), tmp_path, frame)[-1]
+    path = save(LOSSES.draw(frame), tmp_path, "losses", frame)[-1]
     assert path.read_text().startswith(
-        "xsa_lambda,n,n_diverged,n_missing,sa,xsa,delta,low,high,p,p_holm,note\n"
+        "xsa_lambda,n,n_diverged,n_missing,sa,xsa,delta,sd,low,high,p,p_holm,note\n"
     )

@@ -184,3 +184,12 @@ def test_schemas_load_without_the_heavy_packages() -> None:
         ).stdout.strip()
         == "[]"
     )
+
+
+@pytest.mark.parametrize(
+    "resources", ["{CPU: 64}", "{GPU: 1}", "{memory: 5}", "{licence: 0}", "{x: -1}", "{'': 1}"]
+)
+def test_custom_resources_are_custom_and_positive(sweep_file: Callable[..., Path], resources: str) -> None:
+    path = sweep_file(f"base: {{}}\nruntime:\n  custom_resources: {resources}\n")
+    with pytest.raises(UserError, match=r"sweep\.yaml:3: runtime\.custom_resources"):
+        Sweep.load(path)
