@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from results.claims import Provenance, claim, end_attempt
+from results.claims import Provenance, claim, end_attempt, renew
 from results.query import Database
 from results.record import record, save_sweep
 from results.store import Store
@@ -217,6 +217,7 @@ def filled(db: Database) -> Database:
 
 
 @pytest.fixture
-def troubled(db: Database) -> Database:
-    """The same sweep with one arm diverged, one failed and one still running."""
+def troubled(store: Store, db: Database) -> Database:
+    """The same sweep with one arm diverged, one failed and one still running, heard of a moment ago."""
+    renew(store, "elsewhere:1:1.00")
     return db

@@ -78,8 +78,14 @@ def test_a_trial_that_finished_unheard_is_read_from_its_journal(bench: Bench) ->
     assert bench.state(arm) == "done"
 
 
-def test_a_store_that_is_locked_does_not_stop_training(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def wait_little(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store wait for locks but a tenth of a second."""
     monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.1)
+    store.engine.dispose()  # the connections that are open have the old one
+
+
+def test_a_store_that_is_locked_does_not_stop_training(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_little(bench.store, monkeypatch)
     job = bench.take("t")
     assert job
     assert bench.store.path
@@ -101,7 +107,7 @@ def test_a_store_that_is_locked_does_not_stop_training(bench: Bench, monkeypatch
 def test_a_store_that_is_locked_while_claiming_is_asked_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.1)
+    wait_little(bench.store, monkeypatch)
     assert bench.store.path
     with closing(sqlite3.connect(bench.store.path)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -114,7 +120,7 @@ def test_a_store_that_is_locked_while_claiming_is_asked_again(
 def test_a_trial_that_ends_while_the_store_is_locked_is_settled_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.1)
+    wait_little(bench.store, monkeypatch)
     job = bench.take("t")
     assert job
     assert bench.store.path

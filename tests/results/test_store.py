@@ -99,6 +99,7 @@ def test_a_truncated_store_is_named_damaged(store: Store, tmp_path: Path, mode: 
 
 def test_a_locked_store_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.2)
+    store.engine.dispose()  # the connection that is open has the old one
     assert store.path
     with closing(sqlite3.connect(store.path)) as other:
         other.execute("BEGIN IMMEDIATE")
