@@ -57,14 +57,14 @@ def preview(plan: Plan, store: Store | None, storage: Path) -> dict[str, Any]:
     speed = measured_flops(store) if store else None
     before = wanted_arms(store, plan.sweep.name) if store else []
     changed = changes(plan, before) if before else None
-    names = plan.sweep.varied()
+    names, counts = plan.sweep.varied(), plan.counts()
     existing = next(path for path in (storage, *storage.parents) if path.exists())
     return {
         "sweep": plan.sweep.name,
         "trials": len(plan.trials),
         "arms": len(plan.arms),
         "shared": sum(len(trial.arms) for trial in plan.trials) - len(plan.arms),
-        "status": {status: n for status in _ORDER if (n := plan.counts()[status])},
+        "status": {status: n for status in _ORDER if (n := counts[status])},
         "varied": {
             name: list(dict.fromkeys(getattr(trial, name) for trial in plan.trials)) for name in names
         },
@@ -123,7 +123,7 @@ def print_preview(told: dict[str, Any], runtime: Runtime) -> None:
     table.add_row("arms", f"{told['arms']:,}{shared}")
     table.add_row("", ", ".join(f"{n:,} {status}" for status, n in told["status"].items()))
     for line in _change_lines(told["changes"]):
-        table.add_row("since last run" if line.startswith(("+", "-")) else "", escape(line))
+        table.add_row("since last run" if line.startswith("+") else "", escape(line))
     small, large = told["parameters"]
     table.add_row("parameters", f"{quantity(small)}" + (f" to {quantity(large)}" if large != small else ""))
     table.add_row("to train", f"{quantity(told['tokens'])}tokens, {quantity(told['flops'])}FLOP")

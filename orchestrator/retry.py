@@ -5,11 +5,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.plan import Plan
+from orchestrator.supervise import current_plan
 from results.claims import CAUSES
 from results.query import Database
 from results.schema import FINISHED
-from results.state import arm_states
 from schemas.errors import UserError
 from schemas.loader import parse_scalar
 from schemas.names import lookup, unknown_name
@@ -51,8 +50,7 @@ def chosen_arms(
             raise unknown_name("cause", cause, CAUSES)
     attempts = database.attempts(sweep.name, **where).sort_values("attempt")
     last_cause = attempts.groupby("arm", observed=True)["cause"].last()
-    plan = Plan.make(sweep, {})
-    plan = Plan.make(sweep, arm_states(database.store, list(plan.arms)))
+    plan = current_plan(database.store, sweep)
     return {
         arm_id
         for arm_id in plan.arms

@@ -14,7 +14,7 @@ POLL_S = 0.5
 
 def stop(store: Store, sweep: str, say: Callable[[str], None], *, wait: bool) -> None:
     """Ask the runs of a sweep to stop; with `wait`, return when they have. Raises `UnknownName`."""
-    asked = _alive(store, sweep)
+    asked = live_runs(store, sweep)
     if not asked:
         say(f"No run of {sweep} is alive, so there is nothing to stop.")
         return
@@ -22,7 +22,7 @@ def stop(store: Store, sweep: str, say: Callable[[str], None], *, wait: bool) ->
     for run in asked:
         say(f"Asked the run on {run.hostname} (process {run.pid}) to stop: its trials checkpoint and end.")
     owners = {run.owner for run in asked}
-    while wait and (left := [run for run in _alive(store, sweep) if run.owner in owners]):
+    while wait and (left := [run for run in live_runs(store, sweep) if run.owner in owners]):
         silent = [run for run in left if now_us() - run.seen_at_us > LEASE_S * 1_000_000]
         for run in silent:
             say(f"The run on {run.hostname} (process {run.pid}) has given no sign of life for {LEASE_S} s.")
@@ -31,10 +31,12 @@ def stop(store: Store, sweep: str, say: Callable[[str], None], *, wait: bool) ->
     say(f"`xsa run` or `xsa retry {sweep} --status interrupted` goes on where they stop.")
 
 
-def _alive(store: Store, sweep: str) -> list[sessions.LiveSession]:
+def live_runs(store: Store, sweep: str) -> list[sessions.LiveSession]:
     """Return the runs that have not ended, and close the books on those whose process is gone."""
-    runs = sessions.live(store, sweep)
-    for run in runs:
+    alive = []
+    for run in sessions.live(store, sweep):
         if is_dead(run.owner):
             sessions.end(store, run.owner, "it ended without a word")
-    return [run for run in runs if not is_dead(run.owner)]
+        else:
+            alive.append(run)
+    return alive

@@ -15,11 +15,12 @@ from rich.markup import escape
 
 from orchestrator.arguments import why_unwritable
 from orchestrator.failures import explain
-from orchestrator.owner import is_dead, owner_name
+from orchestrator.owner import owner_name
 from orchestrator.plan import Plan
 from orchestrator.progress import Progress
 from orchestrator.provenance import provenance
 from orchestrator.session import Session
+from orchestrator.stop import live_runs
 from results import sessions
 from results.record import ingest, save_sweep
 from results.state import arm_states
@@ -99,9 +100,7 @@ class _Told:
 @contextmanager
 def _announced(store: Store, sweep: str, owner: str) -> Iterator[_Told]:
     """Keep in the store that this run is alive, and in the end why it is not."""
-    for run in sessions.live(store, sweep):
-        if is_dead(run.owner):
-            sessions.end(store, run.owner, "it ended without a word")
+    live_runs(store, sweep)  # those that are not are closed
     sessions.begin(store, owner, sweep, hostname=socket.gethostname(), pid=os.getpid())
     told = _Told()
     try:
