@@ -142,7 +142,8 @@ class Axis:
         if self.choices:
             return f"{value!r} is no {self.label}. Known: {', '.join(self.choices)}."
         if first["type"] == "value_error":
-            return f"{value!r} {first['ctx']['error']}."
+            reason = first["ctx"]["error"]
+            return str(reason) if isinstance(reason, UserError) else f"{value!r} {reason}."
         if first["type"] == "finite_number":
             return f"{value!r} is not a finite number, which {self.label} must be."
         wanted = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}

@@ -9,11 +9,12 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from schemas.axis import Axis, Float, Int, axis
+from schemas.dataset import check_dataset, check_tokenizer
 from schemas.names import lookup
 from schemas.sizes import SIZES, Size, size_name
 
@@ -64,10 +65,16 @@ class Trial(BaseModel):
     """Base of the rotary position embedding."""
 
     # -- data
-    dataset: str = axis("shakespeare", "dataset")
-    """Text to train on. `shakespeare` ships with the program."""
-    tokenizer: Literal["gpt2", "bytes"] = axis("gpt2", "tokenizer")
-    """GPT-2's byte-pair encoding, or the 256 bytes and an end-of-text token."""
+    dataset: Annotated[str, AfterValidator(check_dataset)] = axis("shakespeare", "dataset")
+    """Text to train on: `shakespeare` ships with the program; `wikitext`, `tinystories`, `fineweb` or
+    `hf:OWNER/NAME[:CONFIG]` are on the Hub; `text:PATH`, `jsonl:PATH` and `parquet:PATH` are files."""
+    data_id: str = axis("", "data", before="")
+    """What prepared data are, whatever they are called: a hash of their tokens, filled in where a sweep is
+    read and never written in one. Empty for a text that ships with the program."""
+    tokenizer: Annotated[str, AfterValidator(check_tokenizer)] = axis("gpt2", "tokenizer")
+    """`gpt2`; `bytes`, the 256 bytes and an end-of-text token; or another of tiktoken's, such as `cl100k_base`."""
+    sampling: Literal["epoch", "random_crops"] = axis("epoch", "sampling", before="epoch")
+    """Each window of `seq_len` tokens once an epoch, or crops that begin anywhere, with replacement."""
     seq_len: Int = axis(2048, "sequence length", unit="tokens", log=True, ge=8)
     """Tokens in one training sequence."""
     tokens_per_step: Int = axis(524_288, "batch", unit="tokens", log=True, ge=8)
@@ -210,6 +217,8 @@ class Arm(Trial):
             for name, a in AXES.items()
             if a.identity and not ("before" in a.history and a.history["before"] == getattr(self, name))
         }
+        if self.data_id:
+            del settings["dataset"]  # the same tokens are the same data, wherever they came from
         return _CANONICAL.encode({"semantics_version": SEMANTICS_VERSION, **settings})
 
 

@@ -15,16 +15,21 @@ Streams = tuple[Tokens, Tokens]
 """A data set's training and held-out tokens."""
 
 
+def cache_root() -> Path:
+    """Return where this machine keeps what can be made or fetched again: below $XDG_CACHE_HOME, or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xsa-sweeps"
+
+
 def cache_folder() -> Path:
-    """Return where token streams are kept: below $XDG_CACHE_HOME, or ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "xsa-sweeps" / "tokens"
+    """Return where the tokens of embedded texts are kept."""
+    return cache_root() / "tokens"
 
 
 def fingerprint(streams: Streams) -> str:
     """Return the hash of both streams."""
     digest = hashlib.sha256(",".join(str(len(tokens)) for tokens in streams).encode())
     for tokens in streams:
-        digest.update(tokens.astype("<u2").tobytes())
+        digest.update(tokens.astype(tokens.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()
 
 

@@ -1,19 +1,23 @@
-"""Text to token ids and back: GPT-2's byte-pair encoding from an embedded file, or plain bytes."""
+"""Text to token ids and back: GPT-2's byte-pair encoding from an embedded file, plain bytes, or tiktoken's."""
 
 import functools
 import hashlib
 import lzma
-from collections.abc import Callable
+import os
 from importlib.resources import files
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from schemas.names import lookup
+from schemas.dataset import VOCABULARIES, check_tokenizer
+from schemas.errors import UserError
 
-Tokens = npt.NDArray[np.uint16]
-"""Token ids in order; both vocabularies fit into 16 bits."""
+if TYPE_CHECKING:
+    import tiktoken
+
+Tokens = npt.NDArray[np.unsignedinteger[Any]]
+"""Token ids in order: of 16 bits, or of 32 where the vocabulary needs them (`token_dtype`)."""
 
 END_OF_TEXT = "<|endoftext|>"
 GPT2_VOCAB_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
@@ -54,51 +58,73 @@ class Bytes:
         return b"".join(pieces).decode(errors="replace")
 
 
-class GPT2:
-    """GPT-2's byte-level byte-pair encoding (Radford et al. 2019), run by tiktoken."""
+class BytePairs:
+    """A byte-level byte-pair encoding (Radford et al. 2019), run by tiktoken."""
 
-    n_vocab = 50_257
-    eot = 50_256
-    rules = GPT2_VOCAB_SHA256 + _GPT2_PATTERN
-
-    def __init__(self) -> None:
-        import tiktoken
-
-        self._encoding = tiktoken.Encoding(
-            "gpt2",
-            pat_str=_GPT2_PATTERN,
-            mergeable_ranks=gpt2_ranks(),
-            special_tokens={END_OF_TEXT: self.eot},
-            explicit_n_vocab=self.n_vocab,
-        )
+    def __init__(self, encoding: "tiktoken.Encoding") -> None:
+        self.n_vocab = encoding.n_vocab
+        self.eot = encoding.eot_token
+        self._dtype = token_dtype(encoding.name)
+        self._encoding = encoding
 
     def encode(self, text: str) -> Tokens:
         """Return the ids of `text`."""
-        return np.array(self._encoding.encode_ordinary(text), dtype=np.uint16)
+        # As `encode_ordinary`, without a list of Python's integers between.
+        ids: Tokens
+        try:
+            ids = self._encoding.encode_to_numpy(text, disallowed_special=())
+        except UnicodeEncodeError:  # half a surrogate pair: U+FFFD in its place
+            whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            ids = self._encoding.encode_to_numpy(whole, disallowed_special=())
+        return ids.astype(self._dtype)
 
     def decode(self, ids: Tokens) -> str:
         """Return the text of `ids`."""
         return str(self._encoding.decode(ids.tolist()))
 
 
-_TOKENIZERS: dict[str, type[Bytes] | type[GPT2]] = {"bytes": Bytes, "gpt2": GPT2}
+def token_dtype(name: str) -> np.dtype[np.unsignedinteger[Any]]:
+    """Return what holds an id of the tokenizer called `name`: 16 bits, or 32 where the vocabulary needs them."""
+    return np.dtype(np.uint16 if VOCABULARIES[check_tokenizer(name)] <= 2**16 else np.uint32)
 
 
 def padded_vocab(name: str) -> int:
     """Return the rows of the embedding: the vocabulary, rounded up to a multiple of 64 as in nanoGPT."""
-    return -(-lookup("tokenizer", name, _TOKENIZERS).n_vocab // 64) * 64
+    return -(-VOCABULARIES[check_tokenizer(name)] // 64) * 64
 
 
 def tokenizer_rules(name: str) -> str:
     """Return a text that is another where a tokenizer would encode otherwise. Loads nothing."""
-    return f"{name},{lookup('tokenizer', name, _TOKENIZERS).rules}"
+    rules = {"bytes": Bytes.rules, "gpt2": GPT2_VOCAB_SHA256 + _GPT2_PATTERN}
+    return f"{check_tokenizer(name)},{rules.get(name, 'tiktoken')}"  # which pins the hash of every file
 
 
 @functools.cache
 def load_tokenizer(name: str) -> Tokenizer:
-    """Return the tokenizer called `name`. Raises `UnknownName`."""
-    make: Callable[[], Tokenizer] = lookup("tokenizer", name, _TOKENIZERS)
-    return make()
+    """Return the tokenizer called `name`. Raises `UnknownName`, and `UserError` where its file is not at hand."""
+    if check_tokenizer(name) == "bytes":
+        return Bytes()
+    import tiktoken
+
+    if name == "gpt2":
+        return BytePairs(
+            tiktoken.Encoding(
+                "gpt2",
+                pat_str=_GPT2_PATTERN,
+                mergeable_ranks=gpt2_ranks(),
+                special_tokens={END_OF_TEXT: VOCABULARIES["gpt2"] - 1},
+                explicit_n_vocab=VOCABULARIES["gpt2"],
+            )
+        )
+    try:
+        return BytePairs(tiktoken.get_encoding(name))
+    except (OSError, ValueError) as error:
+        folder = os.environ.get("TIKTOKEN_CACHE_DIR")
+        raise UserError(
+            f"tokenizer {name}: its file is not in {folder or 'the folder that TIKTOKEN_CACHE_DIR names (it is unset)'}"
+            f", and cannot be downloaded: {type(error).__name__}. Put tiktoken's file there, or use gpt2, which ships "
+            "with the program."
+        ) from error
 
 
 def read_asset(name: str) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schemas.names import UnknownName
+from schemas.errors import UserError
 from schemas.trial import Arm, Trial
 from trainer.data import (
     DATASETS,
@@ -186,11 +186,11 @@ def test_the_default_trial_has_enough_data() -> None:
     Batches.of(Trial())
 
 
-def test_an_unknown_dataset_is_told_with_the_nearest(tiny: Callable[..., Arm]) -> None:
-    with pytest.raises(UnknownName, match="Did you mean 'shakespeare'"):
-        check_data([tiny(), tiny(dataset="shakspeare")])
-    with pytest.raises(UnknownName):
-        Batches.of(tiny(dataset="fineweb"))
+def test_what_is_not_prepared_is_told_with_the_command(tiny: Callable[..., Arm]) -> None:
+    with pytest.raises(
+        UserError, match="fineweb is not prepared: xsa data prepare fineweb --tokenizer bytes"
+    ):
+        check_data([tiny(), tiny(dataset="fineweb")])
 
 
 def test_looking_up_data_sets_needs_no_torch() -> None:
