@@ -8,6 +8,7 @@ alike. The tables give the median over rounds, and the median of each round's ra
 
 import argparse
 import gc
+import os
 import sqlite3
 import statistics
 import sys
@@ -16,14 +17,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import sqlalchemy as sa
 
 from results.query import Database
 from results.record import record, save_sweep
+from results.record_evals import record_evals
 from results.store import Store
+from schemas.evals import Score, TaskResult
 from schemas.report import ArmRecord, EvalRow, Report, Row, StepRow
 from schemas.sweep import Sweep
 from schemas.trial import Arm
@@ -31,24 +34,34 @@ from schemas.trial import Arm
 BASE = {"tokenizer": "bytes", "seq_len": 16, "tokens_per_step": 64, "eval_tokens": 64, "bias_tokens": 64}
 VALUES = 5
 """Numbers of a step: loss, learning rate, gradient norm, tokens a second, time."""
-Variant = Callable[[], float]
-"""Does something once and returns the seconds that it took, without what it had to prepare."""
+
+
+class Seconds(NamedTuple):
+    """What something took, without what it had to prepare: where CPU time is much less, others were at work."""
+
+    wall: float
+    cpu: float
+
+
+Variant = Callable[[], Seconds]
+"""Does something once and returns what it took."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--arms", type=int, default=200, help="arms to record")
     parser.add_argument("--read-arms", type=int, default=1000, help="arms whose curves are read")
     parser.add_argument("--steps", type=int, default=1000, help="steps of an arm")
     parser.add_argument("--trials", type=int, default=10_000, help="pairs to read")
+    parser.add_argument("--items", type=int, default=10_042, help="items of each of eight tasks")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         recording(Path(folder), options.rounds, options.arms, options.steps)
         curves(Path(folder) / "curves.db", options.rounds, options.read_arms, options.steps)
         pairs(Path(folder) / "pairs.db", options.rounds, options.trials)
+        items(Path(folder) / "items.db", options.rounds, options.items)
 
 
 # -- recording
@@ -67,7 +80,7 @@ def recording(folder: Path, rounds: int, count: int, steps: int) -> None:
     files = (folder / f"{number}.db" for number in range(10**6))
 
     def ours(reports: list[Report]) -> Variant:
-        def run() -> float:
+        def run() -> Seconds:
             with Store.open(next(files), mode="write") as store:
                 save_sweep(store, sweep, sweep.trials(), folder)
                 with timed() as seconds:
@@ -100,7 +113,7 @@ CREATE INDEX index_metrics_run_uuid ON metrics (run_uuid, key, step, value);
 """
 
 
-def mlflow_like(path: Path, reports: list[Report]) -> float:
+def mlflow_like(path: Path, reports: list[Report]) -> Seconds:
     """Write the same numbers as MLflow stores them, without its Python: a row for each but the time."""
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; {_MLFLOW}")
@@ -189,6 +202,30 @@ def pairs(path: Path, rounds: int, count: int) -> None:
         )
 
 
+def items(path: Path, rounds: int, count: int) -> None:
+    sweep = sweep_of(10, 100)
+    scores = {"acc": Score(0.5, None, [float(i % 2) for i in range(count)])}
+    rest: Any = (0, None, 100, count, "1", "1", "same", 8, "cpu", scores, None, 1.0, 1)
+    with Store.open(path, mode="write") as store:
+        save_sweep(store, sweep, sweep.trials(), path.parent)
+        for arm in sweep.trials()[0].arms:
+            results = [TaskResult(f"task{i}", *rest) for i in range(8)]
+            record_evals(store, arm.id, results)
+    few = ["task", "sa_value", "xsa_value"]
+    with Database(path) as db:
+        table(
+            f"{8 * count:,} items of 8 tasks, side by side for a pair",
+            rounds,
+            {
+                "`pandas.read_sql` of `v_eval_items`": once(
+                    lambda: read_sql(db, "SELECT * FROM v_eval_items")
+                ),
+                "`db.eval_items()`": once(lambda: db.eval_items()),
+                "`db.eval_items(columns=[...])`, 3 of them": once(lambda: db.eval_items(columns=few)),
+            },
+        )
+
+
 def read_sql(db: Database, query: str) -> pd.DataFrame:
     with db.store.engine.connect() as connection:
         return pd.read_sql(sa.text(query), connection)
@@ -217,25 +254,25 @@ def report_of(arm: Arm, steps: range, others: list[Row] | None = None) -> Report
 
 
 @contextmanager
-def timed() -> Iterator[Callable[[], float]]:
-    """The seconds that the body takes, once it has ended."""
+def timed() -> Iterator[Callable[[], Seconds]]:
+    """What the body takes, once it has ended."""
     gc.collect()
     gc.freeze()  # what the benchmark itself holds is no work of the collector's
-    began = time.perf_counter()
-    ended: list[float] = []
-    yield lambda: ended[0] - began
-    ended.append(time.perf_counter())
+    began = time.perf_counter(), time.process_time()
+    ended: list[Seconds] = []
+    yield lambda: ended[0]
+    ended.append(Seconds(time.perf_counter() - began[0], time.process_time() - began[1]))
     gc.unfreeze()
 
 
 def once(ask: Callable[[], Any], *, times: int = 1) -> Variant:
     """Return the variant that asks, so many times in a row where once is too short to be timed."""
 
-    def run() -> float:
+    def run() -> Seconds:
         with timed() as seconds:
             for _ in range(times):
                 ask()
-        return seconds() / times
+        return Seconds(seconds().wall / times, seconds().cpu / times)
 
     return run
 
@@ -244,19 +281,20 @@ def table(
     title: str, rounds: int, variants: dict[str, Variant], *, unit: tuple[int, str] | None = None
 ) -> None:
     """Print a table in Markdown."""
-    found: dict[str, list[float]] = {name: [] for name in variants}
+    found: dict[str, list[Seconds]] = {name: [] for name in variants}
     for number in range(rounds):
         for name, variant in variants.items():
             found[name].append(variant())
-        print(f"{title}: round {number + 1} of {rounds}", file=sys.stderr)
+        load = f"load {os.getloadavg()[0]:.1f}"
+        print(f"{title}: round {number + 1} of {rounds}, {load}", file=sys.stderr)
     rate = f" {unit[1]}/s |" if unit else ""
-    print(f"\n| {title} | median |{rate} to the first |\n|---|---|---|{'---|' if unit else ''}")
+    print(f"\n| {title} | median | CPU |{rate} to the first |\n|---|---|---|---|{'---|' if unit else ''}")
     first = next(iter(found.values()))
     for name, seconds in found.items():
-        median = statistics.median(seconds)
-        ratio = statistics.median(a / b for a, b in zip(first, seconds, strict=True))
-        rate = f" {unit[0] / median:,.0f} |" if unit else ""
-        print(f"| {name} | {shown(median)} |{rate} {ratio:.1f}x |")
+        wall, cpu = (statistics.median(times) for times in zip(*seconds, strict=True))
+        ratio = statistics.median(a.wall / b.wall for a, b in zip(first, seconds, strict=True))
+        rate = f" {unit[0] / wall:,.0f} |" if unit else ""
+        print(f"| {name} | {shown(wall)} | {shown(cpu)} |{rate} {ratio:.1f}x |")
     sys.stdout.flush()
 
 

@@ -55,7 +55,7 @@ class _Arms:
         names = [name for name in _ARM if name in wanted]
         self._where = conditions(filters, _ARM) + ([] if members is None else [arm.c.id.in_(members)])
         query = sa.select(arm.c.id, *(_ARM[name] for name in names)).where(*self._where).order_by(arm.c.id)
-        rows = _cursor(connection, query).fetchall()
+        rows = cursor(connection, query).fetchall()
         ids, *values = columns.arrays(["arm_id", *names], rows)
         self._ids = np.asarray(ids, dtype="int64")
         self._columns = dict(zip(names, values, strict=True))
@@ -71,18 +71,23 @@ class _Arms:
 
     def column(self, name: str, places: Array) -> Any:
         """Return an arm's column for rows whose arms have these places."""
-        taken = self._columns[name].take(places)
-        return taken.remove_unused_categories() if isinstance(taken, pd.Categorical) else taken
+        return taken(self._columns[name], places)
 
 
-def _cursor(connection: sa.Connection, query: sa.Select[Any]) -> Any:
+def taken(values: Any, places: Array) -> Any:
+    """Return a column's values at these places, as a column of these alone would be."""
+    found = values.take(places)
+    return found.remove_unused_categories() if isinstance(found, pd.Categorical) else found
+
+
+def cursor(connection: sa.Connection, query: sa.Select[Any]) -> Any:
     """Run a query and return the driver's own cursor, which makes no row objects."""
     return connection.execute(query).cursor
 
 
 def _numbers(connection: sa.Connection, wanted: Sequence[Any], where: Sequence[Any]) -> list[Array]:
     """Return columns that are all numbers, NULL as NaN. Whole numbers are exact up to 2^53."""
-    values = chain.from_iterable(_cursor(connection, sa.select(*wanted).where(*where)))
+    values = chain.from_iterable(cursor(connection, sa.select(*wanted).where(*where)))
     return list(np.fromiter(values, dtype="float64").reshape(-1, len(wanted)).T.copy())
 
 
@@ -179,7 +184,7 @@ def layers(
     arms = _Arms(connection, filters, members, wanted)
     table = layer_metric
     named = conditions(filters, {"metric": metric.c.name})
-    metrics = _cursor(connection, sa.select(metric.c.id, metric.c.name).where(*named)).fetchall()
+    metrics = cursor(connection, sa.select(metric.c.id, metric.c.name).where(*named)).fetchall()
     names = sorted(name for _, name in metrics)
     codes = np.zeros(1 + max((key for key, _ in metrics), default=0), dtype="int64")
     for key, name in metrics:

@@ -4,7 +4,7 @@ Axes bring both along (`schemas.trial`); the others are here. `docs/database.md`
 lines. Columns come from the driver one by one and not row by row: that is what makes a frame quick.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -52,8 +52,14 @@ COLUMNS: dict[str, Column] = {
     ),
     "tokens": Column("Int64", "training tokens seen by then"),
     "layer": Column("Int64", "layer, from 0"),
-    "metric": Column("category", "name of a bias metric (`schemas.report.METRICS`, the table `metric`)"),
-    "value": Column("float64", "the metric, averaged over heads and sequences"),
+    "metric": Column(
+        "category",
+        "name of a bias metric (`schemas.report.METRICS`, the table `metric`); of evaluations a score of the "
+        "harness's, such as acc",
+    ),
+    "value": Column(
+        "float64", "the metric, averaged over heads and sequences; of evaluations over the items"
+    ),
     "train_loss": Column("float64", "loss of the step's batch before its update, nats/token"),
     "val_loss": Column("float64", "held-out loss, nats/token; missing where there was no evaluation"),
     "sa_train_loss": Column("float64", "the SA arm's training loss at `step`, nats/token"),
@@ -68,7 +74,7 @@ COLUMNS: dict[str, Column] = {
     "n_params": Column("Int64", "parameters"),
     "attempt": Column("Int64", "number of the attempt at the arm, from 1"),
     "cause": Column("category", "why the attempt did not finish: host_oom, node_lost, interrupted, ..."),
-    "error": Column("str", "the error's message"),
+    "error": Column("str", "the error's message; of evaluations why there is no score"),
     "traceback": Column("str", "the error's traceback"),
     "hostname": Column("str", "the machine"),
     "device": Column("str", "the device, such as `cpu` or a GPU's name"),
@@ -92,6 +98,51 @@ COLUMNS: dict[str, Column] = {
     "storage": Column("str", "where the arms' folders are"),
     "trials": Column("Int64", "how many trials"),
     "arms": Column("Int64", "how many arms"),
+    "task": Column("category", "the harness's name of the task, such as arc_easy"),
+    "n_shot": Column("Int64", "solved examples in each prompt"),
+    "item_limit": Column("Int64", "only this many first items were asked for; missing: all of them"),
+    "stderr": Column("float64", "standard error of the score; missing where the harness gives none"),
+    "n_items": Column("Int64", "items that were asked"),
+    "task_version": Column("str", "the task's own version in the harness"),
+    "harness_version": Column("str", "the harness's version"),
+    "data_sha256": Column("str", "hash of the items in order: equal in both arms of a pair, or not compared"),
+    "batch_size": Column("Int64", "sequences in a forward pass; of benchmarks those in the block's input"),
+    "same_data": Column("boolean", "whether both arms were asked the same items of one version of the task"),
+    "sa_value": Column("float64", "the SA arm's score, or its value of the item"),
+    "xsa_value": Column("float64", "the XSA arm's score, or its value of the item"),
+    "delta_value": Column("float64", "XSA's score minus SA's; missing without `same_data`"),
+    "sa_stderr": Column("float64", "standard error of the SA arm's score"),
+    "xsa_stderr": Column("float64", "standard error of the XSA arm's score"),
+    "sa_n_items": Column("Int64", "items that the SA arm was asked"),
+    "xsa_n_items": Column("Int64", "items that the XSA arm was asked"),
+    "sa_score_id": Column("Int64", "the SA arm's row in `eval_score`"),
+    "xsa_score_id": Column("Int64", "the XSA arm's row in `eval_score`"),
+    "item": Column("Int64", "the item's place in the task, from 0"),
+    "path": Column("str", "the file; of final weights their directory, from the arm's folder"),
+    "bytes": Column("Int64", "size, bytes"),
+    "manifest_sha256": Column("str", "hash of the weights' manifest, which has that of the weights"),
+    "saved_at": Column("time", "when they were saved"),
+    "attempts": Column("Int64", "how many attempts its numbers come from"),
+    "mixed": Column(
+        "str",
+        "which of code, environment, threads and micro_batch differ among the attempts that the numbers come from; "
+        "missing where none does",
+    ),
+    "bench_id": Column("Int64", "the row in `bench`"),
+    "execution": Column("category", "`eager` or `compiled`"),
+    "direction": Column("category", "`forward` or `forward+backward`"),
+    "repeats": Column("Int64", "timed runs"),
+    "ms": Column("float64", "median time of a run, milliseconds"),
+    "ms_low": Column("float64", "first quartile, milliseconds"),
+    "ms_high": Column("float64", "third quartile, milliseconds"),
+    "peak_bytes": Column("Int64", "most memory held during a run, beyond the block's weights and its input"),
+    "measured_at": Column("time", "when it was measured"),
+    "artifact_id": Column("Int64", "the row in `artifact`"),
+    "kind": Column("category", "figure, table or report"),
+    "name": Column("str", "which figure, table or report"),
+    "sha256": Column("str", "hash of the file's content"),
+    "filters": Column("str", "what was asked of the sweep's pairs, as JSON"),
+    "produced_at": Column("time", "when it was last written"),
 }
 """Every column but the axes, by the name that it has in a frame."""
 _AXIS: dict[type, Dtype] = {float: "float64", int: "int64", str: "str", bool: "bool"}
@@ -152,6 +203,15 @@ def frame(names: Sequence[str], rows: Sequence[Sequence[Any]], *, strict: bool =
     found = pd.DataFrame(dict(enumerate(arrays(names, rows, strict=strict))), copy=False)
     found.columns = pd.Index([shown_name(name) for name in names], dtype="str")
     return found
+
+
+def with_constants(found: pd.DataFrame, names: Sequence[str], values: Mapping[str, Any]) -> pd.DataFrame:
+    """Return these columns of a frame, those that it lacks with one value in all rows."""
+    columns = {
+        name: found[name] if name in found else series([values[name]], dtype(name)).repeat(len(found))
+        for name in names
+    }
+    return pd.DataFrame(columns, index=found.index, copy=False)
 
 
 def chosen(known: Sequence[str], wanted: str | Iterable[str] | None) -> list[str]:

@@ -37,6 +37,18 @@ _VIEWS = {
     "v_curves": "One row an arm and step. In Python: `db.curves()`.",
     "v_layers": "One row an arm, step, bias metric and layer. In Python: `db.layers()`.",
     "v_attempts": "One row an attempt at an arm: where, with what, and how it ended. In Python: `db.attempts()`.",
+    "v_evals": "One row an arm, task and metric of a downstream evaluation; where it failed one without a metric. "
+    "In Python: `db.evals()`.",
+    "v_eval_pairs": "One row a pair, task and metric that both arms have. In Python: `db.eval_pairs()`.",
+    "v_eval_items": "One row a pair, task, metric and item, where both arms were asked the same items. "
+    "In Python: `db.eval_items()`, which is quicker.",
+    "v_checkpoints": "One row a finished arm: where its final weights are. In Python: `db.checkpoints()`.",
+    "v_provenance": "One row an arm that was tried: the code and the machine of its newest attempt, and what differs "
+    "among the attempts that its numbers come from. In Python: `db.provenance()`.",
+    "v_mixed": "One row a pair whose numbers come from more than one code, environment, number of threads or "
+    "micro-batch. In Python: `db.mixed()`.",
+    "v_bench": "One row a block, shape and machine, as `xsa bench` last measured it. In Python: `db.bench()`.",
+    "v_artifacts": "One row a file that was made of a sweep's results. In Python: `db.artifacts()`.",
     "v_sweep_arms": "The arms of each sweep, each once.",
     "v_status": "How many arms of each sweep stand where.",
 }
@@ -53,6 +65,12 @@ _TABLES = {
     "arm_eval": "One row an evaluation.",
     "metric": "The bias metrics.",
     "layer_metric": "One row an arm, bias metric, step and layer.",
+    "eval_result": "One row an arm, task, number of shots and limit: a downstream evaluation.",
+    "eval_score": "One row a metric of an evaluation.",
+    "eval_item": "One row a score and item, by which pairs are compared item by item.",
+    "checkpoint": "One row a finished arm: its final weights.",
+    "bench": "One row a block, shape and machine.",
+    "artifact": "One row a file that was made of a sweep's results.",
     "session": "One row a run of `xsa run`.",
     "event": "What happened that no attempt tells.",
 }
@@ -65,7 +83,7 @@ def describe() -> str:
 
 
 def _recipes() -> Iterator[str]:
-    yield "## Ten questions"
+    yield "## Twelve questions"
     yield ""
     for i, (question, code) in enumerate(RECIPES, start=1):
         yield from [f"**{i}. {question}**", "", "```python", code.strip(), "```", ""]
@@ -79,8 +97,9 @@ def _of_views() -> Iterator[str]:
         for name, definition in VIEWS.items():
             connection.exec_driver_sql(f"CREATE VIEW {name} AS {definition}")
             columns = connection.exec_driver_sql(f"SELECT * FROM {name} LIMIT 0").keys()
-            rows = [(column, _meaning(column)) for column in columns if column not in AXES]
-            yield from _section(name, _VIEWS[name], ("column", "meaning"), rows, set(columns) >= set(AXES))
+            axes = set(columns) >= set(AXES)
+            rows = [(column, _meaning(column)) for column in columns if not (axes and column in AXES)]
+            yield from _section(name, _VIEWS[name], ("column", "meaning"), rows, axes)
     engine.dispose()
 
 
@@ -111,6 +130,8 @@ def _of_column(column: "sa.Column[object]") -> str:
 
 def _meaning(name: str) -> str:
     """Return what a column of this name means wherever it is."""
+    if name in AXES:
+        return metadata.tables["bench"].columns[name].comment or ""  # of a block, whatever it is to an arm
     if name == "id":
         return "the row's number, which other tables refer to"
     if name.endswith("_kind"):

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 ARMS = 200
 """Arms whose curves are in memory at once: a row group of the file."""
+TRIALS = 4
+"""Trials whose items of evaluations are, of which there may be a hundred thousand each."""
 
 
 def export(database: Database, directory: Path) -> list[Path]:
@@ -26,12 +28,28 @@ def export(database: Database, directory: Path) -> list[Path]:
 
 def _tables(database: Database, view: str) -> "Iterator[pa.Table]":
     """The rows of a view, as tables with one schema."""
-    whole: dict[str, Any] = {"v_results": database.pairs, "v_attempts": database.attempts}
-    many: dict[str, Any] = {"v_curves": database.curves, "v_layers": database.layers}
+    whole: dict[str, Any] = {
+        "v_results": database.pairs,
+        "v_attempts": database.attempts,
+        "v_evals": database.evals,
+        "v_eval_pairs": database.eval_pairs,
+        "v_checkpoints": database.checkpoints,
+        "v_provenance": database.provenance,
+        "v_mixed": database.mixed,
+        "v_bench": database.bench,
+        "v_artifacts": database.artifacts,
+    }
+    many: dict[str, tuple[Any, str, int]] = {
+        "v_curves": (database.curves, "arm", ARMS),
+        "v_layers": (database.layers, "arm", ARMS),
+        "v_eval_items": (database.eval_items, "trial", TRIALS),
+    }
     if view in many:
-        arms = database.sql("SELECT substr(fingerprint, 1, 12) AS arm FROM arm ORDER BY id")["arm"].tolist()
-        for start in range(0, max(len(arms), 1), ARMS):
-            yield many[view](arm=arms[start : start + ARMS], to="arrow")
+        ask, owner, number = many[view]
+        query = f"SELECT substr(fingerprint, 1, 12) AS {owner} FROM {owner} ORDER BY id"
+        owners = database.sql(query)[owner].tolist()
+        for start in range(0, max(len(owners), 1), number):
+            yield ask(**{owner: owners[start : start + number]}, to="arrow")
     elif view in whole:
         yield whole[view](to="arrow")
     else:

@@ -22,6 +22,8 @@ def condition(expression: Any, name: str, wanted: Any) -> sa.ColumnElement[bool]
     """Return what a filter asks of an expression. Raises `UserError` for a value that the axis cannot have."""
     if hasattr(wanted, "tolist"):  # NumPy's scalars and arrays
         wanted = wanted.tolist()
+    if wanted is None and name not in AXES:
+        return expression.is_(None)  # type: ignore[no-any-return]
     if isinstance(wanted, tuple):
         if len(wanted) != 2:
             raise UserError(f"{name}={wanted}: a range has two ends; write a list for several values.")

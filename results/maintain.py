@@ -13,6 +13,7 @@ from results.query import snapshot
 from results.record import now_us
 from results.schema import FINISHED
 from results.store import BUSY_TIMEOUT_S, Store
+from schemas.evals import read_results
 from schemas.report import ArmRecord, DamagedJournal, arm_folder, read_record
 
 BATCH = 10_000
@@ -129,7 +130,8 @@ def _refused(connection: sa.Connection) -> list[str]:
 def _behind(connection: sa.Connection) -> list[str]:
     """Arms whose journals say more than the store does, by storage."""
     query = sa.text("""
-        SELECT DISTINCT w.storage, a.fingerprint, a.status, a.attempt, a.step, a.lease_until_us
+        SELECT DISTINCT w.storage, a.fingerprint, a.status, a.attempt, a.step, a.lease_until_us,
+            (SELECT count(*) FROM eval_result r WHERE r.arm_id = a.id) AS evals
         FROM sweep w JOIN v_sweep_arms v ON v.sweep_id = w.id JOIN arm a ON a.id = v.arm_id
         ORDER BY w.storage, a.fingerprint""")
     found = []
@@ -137,15 +139,26 @@ def _behind(connection: sa.Connection) -> list[str]:
         if row.status == "running" and (row.lease_until_us or 0) > now_us():
             continue  # its worker is ahead of its own reports
         try:
-            told = read_record(arm_folder(Path(row.storage), row.fingerprint))
+            found += _behind_folder(row, arm_folder(Path(row.storage), row.fingerprint))
         except DamagedJournal as error:
             found.append(str(error))
-            continue
-        if told is not None and told.arm_id == row.fingerprint and _says_more(told, row):
-            found.append(
-                f"arm {row.fingerprint[:12]} is at step {row.step:,} here and at {told.step:,} ({told.status}) in its "
-                f"journal: xsa ingest {row.storage}"
-            )
+    return found
+
+
+def _behind_folder(row: Any, folder: Path) -> list[str]:
+    told = read_record(folder)
+    if told is None or told.arm_id != row.fingerprint:
+        return []
+    found, name, way_out = [], f"arm {row.fingerprint[:12]}", f"xsa ingest {row.storage}"
+    if _says_more(told, row):
+        where = f"at step {row.step:,} here and at {told.step:,} ({told.status}) in its journal"
+        found.append(f"{name} is {where}: {way_out}")
+    if (number := len(read_results(folder))) > row.evals:
+        found.append(f"{name} has {row.evals} evaluations here and {number} in its journal: {way_out}")
+    if told.weights and not (folder / told.weights.path).is_dir():
+        found.append(
+            f"{name} has lost its final weights, {folder / told.weights.path}: it cannot be evaluated"
+        )
     return found
 
 

@@ -3,27 +3,21 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any
 
 import pandas as pd
 import sqlalchemy as sa
 
-from results import bulk
-from results.columns import check_form, chosen, delivered, frame, shown_name
+from results import bulk, bulk_items
+from results.answers import Columns, Rows, To, as_general_question, as_query, as_question
+from results.columns import check_form, chosen, delivered, frame, shown_name, with_constants
 from results.filters import conditions
-from results.schema import ARM_STATUS
+from results.schema import ARM_STATUS, arm
 from results.store import Store
 from schemas.errors import UserError
 from schemas.names import unknown_name
 from schemas.trial import AXES
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-Rows: TypeAlias = "pd.DataFrame | pa.Table"
-"""What a question is answered with: a DataFrame, or with `to="arrow"` a table of pyarrow's."""
-Columns = str | Iterable[str] | None
-To = Literal["pandas", "arrow"]
 _SWEEPS = f"""
 SELECT w.name AS sweep, w.description, w.source, w.storage, w.created_at_us, w.updated_at_us,
     (SELECT count(*) FROM sweep_trial st WHERE st.sweep_id = w.id) AS trials,
@@ -56,6 +50,7 @@ class Database:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    @as_question
     def pairs(
         self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
     ) -> Rows:
@@ -66,6 +61,7 @@ class Database:
         """
         return self._view("v_results", sweep, filters, columns, to, order=[*AXES, "trial"])
 
+    @as_question
     def curves(
         self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
     ) -> Rows:
@@ -76,12 +72,14 @@ class Database:
         """
         return self._bulk(bulk.curves, bulk.CURVES, sweep, filters, columns, to)
 
+    @as_question
     def layers(
         self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
     ) -> Rows:
         """One row an arm, step, bias metric and layer; the metrics are `schemas.report.METRICS`."""
         return self._bulk(bulk.layers, bulk.LAYERS, sweep, filters, columns, to)
 
+    @as_question
     def attempts(
         self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
     ) -> Rows:
@@ -89,6 +87,69 @@ class Database:
         order = ["arm_id", "attempt"]
         return self._view("v_attempts", sweep, filters, columns, to, order=order, also=_duration)
 
+    @as_question
+    def evals(
+        self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
+    ) -> Rows:
+        """One row an arm, task and metric of a downstream evaluation; one without a metric where it failed."""
+        order = ["arm_id", "task", "n_shot", "item_limit", "metric"]
+        return self._view("v_evals", sweep, filters, columns, to, order=order)
+
+    @as_question
+    def eval_pairs(
+        self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
+    ) -> Rows:
+        """One row a trial, task and metric that both arms have: both scores and delta = XSA - SA."""
+        order = ["trial_id", "task", "n_shot", "item_limit", "metric"]
+        return self._view("v_eval_pairs", sweep, filters, columns, to, order=order)
+
+    @as_question
+    def eval_items(
+        self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
+    ) -> Rows:
+        """One row a trial, task, metric and item: what each arm had there, such as 1 for correct and 0 for wrong.
+
+        Of pairs whose arms were asked the same items. Filters are of pairs and tasks, not of items.
+        """
+        return self._bulk(bulk_items.items, bulk_items.ITEMS, sweep, filters, columns, to, key="trial_id")
+
+    @as_question
+    def checkpoints(
+        self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
+    ) -> Rows:
+        """One row a finished arm: where its final weights are, in its folder."""
+        return self._view("v_checkpoints", sweep, filters, columns, to, order=["arm_id"])
+
+    @as_question
+    def provenance(
+        self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
+    ) -> Rows:
+        """One row an arm that was tried: its newest attempt's code and machine, and what its attempts mixed."""
+        return self._view("v_provenance", sweep, filters, columns, to, order=["arm_id"])
+
+    @as_question
+    def mixed(
+        self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
+    ) -> Rows:
+        """One row a trial whose arms' numbers come from more than one code, environment, ...: `mixed` says which."""
+        return self._view("v_mixed", sweep, filters, columns, to, order=["trial_id"])
+
+    @as_general_question
+    def bench(self, *, columns: Columns = None, to: To = "pandas", **filters: Any) -> Rows:
+        """One row a block, shape and machine, as it was last measured by `xsa bench`."""
+        order = ["hostname", "device", "execution", "direction", "dtype", "d_model", "seq_len", "variant"]
+        return self._view("v_bench", None, filters, columns, to, order=[*order, "bench_id"])
+
+    @as_question
+    def artifacts(
+        self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
+    ) -> Rows:
+        """One row a file that was made of a sweep's results: figures, tables and reports."""
+        if sweep is not None:
+            filters |= {"sweep": sweep}
+        return self._view("v_artifacts", None, filters, columns, to, order=["sweep", "kind", "path"])
+
+    @as_general_question
     def sweeps(self, *, columns: Columns = None, to: To = "pandas") -> Rows:
         """One row a sweep, with how many of its arms stand where."""
         check_form(to)
@@ -96,6 +157,7 @@ class Database:
             found = _read(connection, sa.text(_SWEEPS))
         return delivered(found[chosen(list(found), columns)], to)
 
+    @as_query
     def sql(self, query: str, *, to: To = "pandas", **parameters: Any) -> Rows:
         """The rows of any SELECT, with `:name` parameters."""
         check_form(to)
@@ -127,16 +189,20 @@ class Database:
                 self._known[view] = list(found.keys())
             source = sa.table(view, *(sa.column(name) for name in self._known[view]))
             values = {shown_name(name): column for name, column in source.c.items()} | also(source.c)
-            key = next(name for name in ("trial_id", "arm_id") if name in values)
-            shown = [name for name in values if name != key]
+            shown = [name for name in values if name in AXES or not name.endswith("_id")]
             _check_filters(filters, shown)
             where = conditions(filters, values)
             if sweep is not None:
+                key = "trial_id" if "trial_id" in values else "arm_id"
                 where.append(source.c[key].in_(self._members(connection, key, sweep)))
             names = chosen(shown, columns)
-            query = sa.select(*(values[name] for name in names)).where(*where)
-            found = _read(connection, query.order_by(*(source.c[name] for name in order)))
-        return delivered(found, to)
+            # What no arm differs in is read once, and is nothing to order by: most of a wide view's time.
+            same = {} if filters or not values.keys() >= AXES.keys() else _same_in_all_arms(connection)
+            read = [name for name in names if name not in same] or names[:1]
+            query = sa.select(*(values[name] for name in read)).where(*where)
+            keys = (source.c[name].nulls_first() for name in order if name not in same)
+            found = _read(connection, query.order_by(*keys))
+        return delivered(with_constants(found, names, same), to)
 
     def _bulk(
         self,
@@ -146,12 +212,14 @@ class Database:
         filters: Mapping[str, Any],
         columns: Columns,
         to: To,
+        *,
+        key: str = "arm_id",
     ) -> Rows:
         check_form(to)
         names = chosen(known, columns)
         _check_filters(filters, known)
         with snapshot(self.store) as connection:
-            members = None if sweep is None else self._members(connection, "arm_id", sweep)
+            members = None if sweep is None else self._members(connection, key, sweep)
             found = read(connection, filters, members, names)
         return delivered(found, to)
 
@@ -174,6 +242,16 @@ def snapshot(store: Store) -> Iterator[sa.Connection]:
         else:
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
         yield connection
+
+
+def _same_in_all_arms(connection: sa.Connection) -> dict[str, Any]:
+    """Return the axes that have one value in all arms, with the value."""
+    first = connection.execute(sa.select(*(arm.c[name] for name in AXES)).limit(1)).first()
+    if first is None:
+        return {}
+    others = (sa.func.count(sa.case((arm.c[name] != first._mapping[name], 1))) for name in AXES)
+    numbers = connection.execute(sa.select(*others)).one()
+    return {name: value for name, value, other in zip(AXES, first, numbers, strict=True) if not other}
 
 
 def _duration(attempts: Any) -> dict[str, Any]:

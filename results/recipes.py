@@ -1,4 +1,4 @@
-"""Ten questions to the store, with the code that answers them. A test runs every one."""
+"""Twelve questions to the store, with the code that answers them. A test runs every one."""
 
 RECIPES: tuple[tuple[str, str], ...] = (
     (
@@ -79,6 +79,24 @@ import pyarrow.parquet
 
 table = db.curves(sweep="quickstart", to="arrow")
 pyarrow.parquet.write_table(table, "curves.parquet")  # `xsa db export DIR` writes every view so
+""",
+    ),
+    (
+        "Which downstream tasks gain, and on how many items is just one of the two arms right?",
+        """
+scores = db.eval_pairs(sweep="quickstart", metric=["acc", "acc_norm"], same_data=True)
+scores.groupby(["task", "metric", "xsa_lambda"]).delta_value.agg(["mean", "count"])
+columns = ["task", "xsa_lambda", "sa_value", "xsa_value"]  # whole rows of a million items take long
+items = db.eval_items(sweep="quickstart", metric="acc", columns=columns)
+items.groupby(columns).size().unstack(["sa_value", "xsa_value"], fill_value=0)
+db.evals(sweep="quickstart", columns=["arm", "task", "error"]).dropna(subset="error")  # what failed
+""",
+    ),
+    (
+        "Which pairs mix code, machines, threads or micro-batches?",
+        """
+db.mixed(sweep="quickstart", columns=["trial", "sa_arm", "xsa_arm", "mixed"])
+db.provenance(sweep="quickstart", columns=["arm", "git_sha", "dirty", "device", "threads", "micro_batch"])
 """,
     ),
 )

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,16 @@ from pydantic import ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 
 from results import schema
+from results.record_evals import record_evals
 from results.rows import record_rows
 from results.schema import FINISHED
 from results.store import Store
+from schemas.evals import read_results
 from schemas.report import (
     ArmRecord,
     DamagedJournal,
     Report,
+    Weights,
     read_finished,
     read_record,
     read_rows,
@@ -35,14 +38,15 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def _insert(connection: sa.Connection, table: sa.Table) -> Any:
+def insert_into(connection: sa.Connection, table: sa.Table) -> Any:
+    """Return an INSERT that may say what happens on conflict, which each database has an own class for."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     return dialect.insert(table)
 
 
 def _insert_new(connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
     if rows:
-        connection.execute(_insert(connection, table).on_conflict_do_nothing(), rows)
+        connection.execute(insert_into(connection, table).on_conflict_do_nothing(), rows)
 
 
 def _arm_row(arm: Arm) -> dict[str, Any]:
@@ -60,7 +64,7 @@ def save_sweep(store: Store, sweep: Sweep, trials: Sequence[Trial], storage: Pat
     """Make the store want exactly these trials of this sweep; results of others stay."""
     now = now_us()
     with store.write() as connection:
-        insert = _insert(connection, schema.sweep)
+        insert = insert_into(connection, schema.sweep)
         values = {
             "description": sweep.description,
             "source": sweep.source,
@@ -128,6 +132,8 @@ def record(store: Store, report: Report, *, packages: dict[str, str] | None = No
         record_rows(connection, report, row.id)
         _record_state(connection, told, row.id, status)
         _record_attempt(connection, told, row.id, status, packages)
+        if told.weights:
+            _record_weights(connection, told.weights, row.id)
         return True
 
 
@@ -149,6 +155,7 @@ def _arm_of(told: ArmRecord) -> Arm:
 
 
 def _record_state(connection: sa.Connection, told: ArmRecord, arm_id: int, status: str) -> None:
+    update = schema.arm.update().where(schema.arm.c.id == arm_id)
     values: dict[str, Any] = {
         "status": status,
         "attempt": told.attempt,
@@ -162,22 +169,41 @@ def _record_state(connection: sa.Connection, told: ArmRecord, arm_id: int, statu
     if status != "running":
         values |= {"lease_owner": None, "lease_until_us": None}
     if status in FINISHED:
+        values |= {"reason": None}
         finished = sa.func.coalesce(schema.arm.c.finished_at_us, now_us())
-        values |= {"finished_at_us": finished, "reason": None}
-    connection.execute(schema.arm.update().where(schema.arm.c.id == arm_id).values(**values))
+        update = update.values(finished_at_us=finished)
+    connection.execute(update, values)
+
+
+def environment_id(connection: sa.Connection, seen: Mapping[str, Any], packages: Mapping[str, str]) -> int:
+    """Return the row in `environment` of what a worker tells of its machine and software, made if need be."""
+    fixed = {key: value for key, value in seen.items() if key not in _OF_ONE_ATTEMPT}
+    document = json.dumps(fixed | {"packages": packages}, sort_keys=True)
+    fingerprint = hashlib.sha256(document.encode()).hexdigest()
+    found = _ids(connection, schema.environment, [fingerprint])
+    if not found:
+        _insert_new(connection, schema.environment, [{"fingerprint": fingerprint, "document": document}])
+        found = _ids(connection, schema.environment, [fingerprint])
+    return found[fingerprint]
+
+
+def _record_weights(connection: sa.Connection, weights: Weights, arm_id: int) -> None:
+    values = {
+        "step": weights.step,
+        "path": weights.path,
+        "bytes": weights.bytes,
+        "manifest_sha256": weights.manifest_sha256,
+        "saved_at_us": weights.time_us,
+    }
+    insert = insert_into(connection, schema.checkpoint).values(arm_id=arm_id, **values)
+    connection.execute(insert.on_conflict_do_update(index_elements=["arm_id"], set_=values))
 
 
 def _record_attempt(
     connection: sa.Connection, told: ArmRecord, arm_id: int, status: str, packages: dict[str, str] | None
 ) -> None:
     attempt, seen = schema.attempt, told.environment
-    fixed = {key: value for key, value in seen.items() if key not in _OF_ONE_ATTEMPT}
-    document = json.dumps(fixed | {"packages": packages or {}}, sort_keys=True)
-    fingerprint = hashlib.sha256(document.encode()).hexdigest()
-    environments = _ids(connection, schema.environment, [fingerprint])
-    if fingerprint not in environments:
-        _insert_new(connection, schema.environment, [{"fingerprint": fingerprint, "document": document}])
-        environments = _ids(connection, schema.environment, [fingerprint])
+    new = environment_id(connection, seen, packages or {})
     values = {
         "status": status,
         "hostname": seen.get("hostname"),
@@ -190,7 +216,6 @@ def _record_attempt(
     known = (
         attempt.c.environment_id if packages is None else None
     )  # a journal does not know the driver's packages
-    new = environments[fingerprint]
     if status != "running":
         cause = "interrupted" if status == "interrupted" else None
         values |= {"ended_at_us": now_us(), "cause": cause, "error": None}
@@ -198,7 +223,8 @@ def _record_attempt(
     updated = connection.execute(
         attempt.update()
         .where(this, attempt.c.ended_at_us.is_(None))
-        .values(environment_id=sa.func.coalesce(known, new), **values)
+        .values(environment_id=sa.func.coalesce(known, new)),
+        values,
     )
     if updated.rowcount == 0:
         row = {"arm_id": arm_id, "no": told.attempt, "owner": "ingested", "started_at_us": now_us()}
@@ -206,7 +232,7 @@ def _record_attempt(
 
 
 def ingest(store: Store, folder: Path) -> bool:
-    """Bring the store up to the journal of the arm in `folder`; False if there is none or it is fenced.
+    """Bring the store up to the journals of the arm in `folder`; False if there is none or it is fenced.
 
     Raises `DamagedJournal` if the folder cannot be read.
     """
@@ -214,4 +240,8 @@ def ingest(store: Store, folder: Path) -> bool:
     if told is None:
         return False
     rows = read_finished(folder, told) if told.status in FINISHED else read_rows(folder)
-    return record(store, Report(told, rows))
+    evals = read_results(folder)
+    taken = record(store, Report(told, rows))
+    if taken:
+        record_evals(store, told.arm_id, evals)
+    return taken

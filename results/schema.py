@@ -8,30 +8,30 @@ microseconds since 1970 (`_us`).
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Double, ForeignKey, Index, Integer, String, Text
+from sqlalchemy import BigInteger, Boolean, Double, ForeignKey, Index, Integer, String, Text
 
+from results.schema_evals import eval_item as eval_item
+from results.schema_evals import eval_result as eval_result
+from results.schema_evals import eval_score as eval_score
+from results.schema_parts import NAME, id_column, one_of
+from results.schema_parts import metadata as metadata
 from schemas.trial import AXES
 
-REVISION = "0002"
+REVISION = "0003"
 """The newest of results/migrations, which ends in these tables; axis columns are not part of it."""
 ARM_STATUS = ("pending", "running", "done", "diverged", "failed", "interrupted")
 FINISHED = ("done", "diverged")
 """Statuses that are results: such an arm is never trained again."""
 
 EVENT_LEVEL = ("info", "warning", "error")
+ARTIFACT = ("figure", "table", "report")
+BENCH_KEY = (
+    *("hostname", "device", "threads", "variant", "seq_len", "d_model", "n_head", "d_head"),
+    *("batch_size", "dtype", "execution", "direction"),
+)
+"""What makes two measurements of a block those of the same thing."""
 
-metadata = sa.MetaData()
-_NAME = String().with_variant(String(collation="C"), "postgresql")
-"""A text that rows are ordered by: byte by byte in every database, whatever a server's locale is."""
-_TYPES: dict[type, Any] = {float: Double, int: BigInteger, str: _NAME, bool: Boolean}
-
-
-def _id() -> sa.Column[int]:
-    return sa.Column("id", Integer, primary_key=True, autoincrement=True)
-
-
-def _one_of(column: str, values: tuple[str, ...]) -> CheckConstraint:
-    return CheckConstraint(f"{column} IN ({', '.join(map(repr, values))})")
+_TYPES: dict[type, Any] = {float: Double, int: BigInteger, str: NAME, bool: Boolean}
 
 
 def axis_columns() -> list[sa.Column[Any]]:
@@ -58,8 +58,8 @@ schema_meta = sa.Table(
 sweep = sa.Table(
     "sweep",
     metadata,
-    _id(),
-    sa.Column("name", _NAME, nullable=False, unique=True, comment="what commands call it"),
+    id_column(),
+    sa.Column("name", NAME, nullable=False, unique=True, comment="what commands call it"),
     sa.Column("description", Text, nullable=False),
     sa.Column("source", Text, nullable=False, comment="the YAML file as it was last run"),
     sa.Column("storage", Text, nullable=False, comment="where the arms' folders are"),
@@ -69,13 +69,13 @@ sweep = sa.Table(
 arm = sa.Table(
     "arm",
     metadata,
-    _id(),
+    id_column(),
     sa.Column(
         "fingerprint", String(64), nullable=False, unique=True, comment="identity: schemas.trial.Arm.id"
     ),
     sa.Column("name", String(3), nullable=False, comment="'sa' or 'xsa'"),
     *axis_columns(),
-    sa.Column("status", String, _one_of("status", ARM_STATUS), nullable=False),
+    sa.Column("status", String, one_of("status", ARM_STATUS), nullable=False),
     sa.Column("reason", Text, comment="why the last attempt ended, unless it finished"),
     sa.Column(
         "attempt", Integer, nullable=False, comment="number of the newest attempt; older ones are fenced"
@@ -95,7 +95,7 @@ arm = sa.Table(
 trial = sa.Table(
     "trial",
     metadata,
-    _id(),
+    id_column(),
     sa.Column(
         "fingerprint", String(64), nullable=False, unique=True, comment="identity: schemas.trial.Trial.id"
     ),
@@ -113,14 +113,14 @@ sweep_trial = sa.Table(
 environment = sa.Table(
     "environment",
     metadata,
-    _id(),
+    id_column(),
     sa.Column("fingerprint", String(64), nullable=False, unique=True, comment="sha256 of the document"),
     sa.Column("document", Text, nullable=False, comment="versions of packages and hardware, as JSON"),
 )
 attempt = sa.Table(
     "attempt",
     metadata,
-    _id(),
+    id_column(),
     sa.Column("arm_id", ForeignKey("arm.id"), nullable=False),
     sa.Column("no", Integer, nullable=False, comment="number of the attempt at this arm, from 1"),
     sa.Column("status", String, nullable=False),
@@ -172,8 +172,8 @@ arm_eval = sa.Table(
 metric = sa.Table(
     "metric",
     metadata,
-    _id(),
-    sa.Column("name", _NAME, nullable=False, unique=True, comment="what queries call it"),
+    id_column(),
+    sa.Column("name", NAME, nullable=False, unique=True, comment="what queries call it"),
     sa.Column("label", String, nullable=False, comment="what figures call it"),
     sa.Column("unit", String, comment="missing where it is a ratio"),
     sa.Column("goal", String, nullable=False, comment="`min`, `max`, or `none` where neither is better"),
@@ -194,7 +194,7 @@ layer_metric = sa.Table(
 session = sa.Table(
     "session",
     metadata,
-    _id(),
+    id_column(),
     sa.Column("owner", Text, nullable=False, unique=True, comment="the run's name in leases"),
     sa.Column("sweep_id", ForeignKey("sweep.id"), nullable=False),
     sa.Column("hostname", String),
@@ -209,10 +209,10 @@ session = sa.Table(
 event = sa.Table(
     "event",
     metadata,
-    _id(),
+    id_column(),
     sa.Column("time_us", BigInteger, nullable=False, comment="when it happened"),
     sa.Column(
-        "level", String, _one_of("level", EVENT_LEVEL), nullable=False, comment="info, warning or error"
+        "level", String, one_of("level", EVENT_LEVEL), nullable=False, comment="info, warning or error"
     ),
     sa.Column("kind", String, nullable=False, comment="one word for what happened, to search by"),
     sa.Column("sweep_id", ForeignKey("sweep.id")),
@@ -221,3 +221,56 @@ event = sa.Table(
     Index("event_time", "sweep_id", "time_us"),
 )
 """What happened that no attempt tells."""
+checkpoint = sa.Table(
+    "checkpoint",
+    metadata,
+    sa.Column("arm_id", ForeignKey("arm.id"), primary_key=True),
+    sa.Column("step", BigInteger, nullable=False, comment="updates that the weights had"),
+    sa.Column("path", Text, nullable=False, comment="the directory, from the arm's folder"),
+    sa.Column("bytes", BigInteger, nullable=False),
+    sa.Column("manifest_sha256", String(64), nullable=False),
+    sa.Column("saved_at_us", BigInteger, nullable=False),
+)
+"""Where a finished arm's weights are."""
+artifact = sa.Table(
+    "artifact",
+    metadata,
+    id_column(),
+    sa.Column("sweep_id", ForeignKey("sweep.id"), nullable=False),
+    sa.Column("kind", String, one_of("kind", ARTIFACT), nullable=False),
+    sa.Column("name", NAME, nullable=False, comment="which figure, table or report"),
+    sa.Column("path", Text, nullable=False, unique=True, comment="the file, absolute"),
+    sa.Column("bytes", BigInteger, nullable=False),
+    sa.Column("sha256", String(64), nullable=False),
+    sa.Column("filters", Text, nullable=False),
+    sa.Column("produced_at_us", BigInteger, nullable=False),
+)
+"""What was made of the results, as it was last written."""
+bench = sa.Table(
+    "bench",
+    metadata,
+    id_column(),
+    sa.Column("hostname", NAME, nullable=False),
+    sa.Column("device", NAME, nullable=False),
+    sa.Column("threads", Integer, nullable=False),
+    sa.Column("variant", String(3), nullable=False),
+    sa.Column("seq_len", BigInteger, nullable=False, comment="tokens in a sequence"),
+    sa.Column("d_model", BigInteger, nullable=False, comment="width of the block"),
+    sa.Column("n_head", BigInteger, nullable=False, comment="query heads"),
+    sa.Column("d_head", BigInteger, nullable=False, comment="width of a head"),
+    sa.Column("batch_size", Integer, nullable=False, comment="sequences in the block's input"),
+    sa.Column("dtype", NAME, nullable=False, comment="float32 or bfloat16"),
+    sa.Column("execution", NAME, nullable=False),
+    sa.Column("direction", NAME, nullable=False),
+    sa.Column("repeats", Integer, nullable=False),
+    sa.Column("ms", Double, nullable=False),
+    sa.Column("ms_low", Double, nullable=False),
+    sa.Column("ms_high", Double, nullable=False),
+    sa.Column("peak_bytes", BigInteger, nullable=False),
+    sa.Column("environment_id", ForeignKey("environment.id"), nullable=False),
+    sa.Column("git_sha", String(40)),
+    sa.Column("dirty", Boolean, comment="whether the code had uncommitted changes"),
+    sa.Column("measured_at_us", BigInteger, nullable=False),
+    sa.UniqueConstraint(*BENCH_KEY),
+)
+"""One block at one shape on one machine, as it was last measured."""

@@ -30,7 +30,12 @@ class Store:
     """A store that is open. Make one with `Store.open`; use as a context manager or `close()`."""
 
     def __init__(
-        self, engine: sa.Engine, name: str, path: Path | None, mode: Literal["read", "write"]
+        self,
+        engine: sa.Engine,
+        name: str,
+        path: Path | None,
+        mode: Literal["read", "write"],
+        wait_s: float,
     ) -> None:
         self.engine = engine
         self.path = path
@@ -38,16 +43,26 @@ class Store:
         self.name = name
         """What messages call this store: a path, or a URL without its password."""
         self.mode = mode
+        self.wait_s = wait_s
+        """How long a transaction waits for another's lock."""
         self.notes: list[str] = []
         """What was done to the database when it was opened, for the user to know."""
 
     @classmethod
-    def open(cls, db: str | Path | None = None, *, mode: Literal["read", "write"] = "read") -> "Store":
+    def open(
+        cls,
+        db: str | Path | None = None,
+        *,
+        mode: Literal["read", "write"] = "read",
+        wait_s: float | None = None,
+    ) -> "Store":
         """Open the store at a path or URL; `None` is $XSA_DB, else `results.db` here.
 
         `mode="write"` creates a missing store and brings an older one up to date. `mode="read"`
-        never writes. Raises `StoreError`.
+        never writes. `wait_s` is how long to wait for another's lock, `BUSY_TIMEOUT_S` unless given.
+        Raises `StoreError`.
         """
+        wait_s = BUSY_TIMEOUT_S if wait_s is None else wait_s
         url = url_of(address_of(db))
         if url.drivername == "sqlite":
             path = Path(url.database or "").absolute()
@@ -57,9 +72,9 @@ class Store:
                 raise StoreError(
                     f"{path} cannot be opened: {error.strerror}. Choose another store with --db."
                 ) from None
-            store = cls(_sqlite_engine(path, mode), shown(path), path, mode)
+            store = cls(_sqlite_engine(path, mode), shown(path), path, mode, wait_s)
         else:
-            store = cls(_postgresql_engine(url, mode), shown_url(url), None, mode)
+            store = cls(_postgresql_engine(url, mode), shown_url(url), None, mode, wait_s)
         try:
             store._prepare()
         except BaseException:
@@ -87,9 +102,10 @@ class Store:
         assert self.mode == "write"
         with self._explained(), self.engine.connect() as connection:
             if self.path:
+                connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(self.wait_s * 1000)}")
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             else:
-                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(BUSY_TIMEOUT_S * 1000)}")
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(self.wait_s * 1000)}")
             yield connection
             connection.commit()
 
@@ -104,7 +120,7 @@ class Store:
         try:
             yield
         except DBAPIError as error:
-            raise StoreError(f"{self.name}: {explain(error, waited=BUSY_TIMEOUT_S)}") from error
+            raise StoreError(f"{self.name}: {explain(error, waited=self.wait_s)}") from error
 
     def _prepare(self) -> None:
         with self.read() as connection:

@@ -39,6 +39,34 @@ _PAIR_STATUS = """CASE
     WHEN s.init_sha256 = x.init_sha256 AND s.batch_sha256 = x.batch_sha256 AND s.data_sha256 = x.data_sha256
     THEN 'done' ELSE 'refused' END"""
 
+_SAME_DATA = "sr.data_sha256 = xr.data_sha256 AND sr.task_version = xr.task_version"
+_EVAL_PAIRS = """FROM trial t
+JOIN arm s ON s.id = t.sa_arm_id
+JOIN arm x ON x.id = t.xsa_arm_id
+JOIN eval_result sr ON sr.arm_id = s.id
+JOIN eval_result xr ON xr.arm_id = x.id AND xr.task = sr.task AND xr.n_shot = sr.n_shot
+    AND (xr.item_limit = sr.item_limit OR (xr.item_limit IS NULL AND sr.item_limit IS NULL))
+JOIN eval_score ss ON ss.eval_result_id = sr.id
+JOIN eval_score xs ON xs.eval_result_id = xr.id AND xs.metric = ss.metric"""
+_EVAL_PAIR = f"""t.id AS trial_id, substr(t.fingerprint, 1, 12) AS trial, {_axes("x")},
+    {_PAIR_STATUS} AS status, sr.task AS task, ss.metric AS metric, sr.n_shot AS n_shot, sr.item_limit AS item_limit"""
+
+# Of an earlier attempt rows are left where a later one went on from its checkpoint.
+_SOURCES = """(a.attempt = t.no
+    OR EXISTS (SELECT 1 FROM arm_step st WHERE st.arm_id = t.arm_id AND st.attempt = t.no))"""
+
+
+_DIRTY = "CASE WHEN t.dirty THEN 1 WHEN NOT t.dirty THEN 0 END"  # PostgreSQL has no least of truths
+_DIFFERS = {
+    "code": f"min(t.git_sha) <> max(t.git_sha) OR min({_DIRTY}) <> max({_DIRTY})",
+    "environment": "min(t.environment_id) <> max(t.environment_id)",
+    "threads": "min(t.threads) <> max(t.threads)",
+    "micro_batch": "min(t.micro_batch) <> max(t.micro_batch)",
+}
+_WORDS = " || ".join(f"CASE WHEN {differs} THEN ' {word}' ELSE '' END" for word, differs in _DIFFERS.items())
+_MIXED = f"nullif(trim({_WORDS}), '')"
+"""What differs between the attempts `t`, in words; NULL where nothing does."""
+
 VIEWS: dict[str, str] = {
     "v_results": f"""
 SELECT t.id AS trial_id, substr(t.fingerprint, 1, 12) AS trial, {_axes("x")},
@@ -87,6 +115,56 @@ SELECT a.id AS arm_id, substr(a.fingerprint, 1, 12) AS arm, a.name AS variant, {
     t.started_at_us AS started_at_us, t.ended_at_us AS ended_at_us,
     e.document AS environment
 FROM attempt t JOIN arm a ON a.id = t.arm_id LEFT JOIN environment e ON e.id = t.environment_id""",
+    "v_evals": f"""
+SELECT {_arm("r.step")}, r.task AS task, c.metric AS metric, r.n_shot AS n_shot, r.item_limit AS item_limit,
+    c.value AS value, c.stderr AS stderr, r.n_items AS n_items, r.error AS error,
+    r.task_version AS task_version, r.harness_version AS harness_version, r.data_sha256 AS data_sha256,
+    r.batch_size AS batch_size, r.device AS device, r.wall_s AS wall_s, r.ended_at_us AS ended_at_us
+FROM eval_result r JOIN arm a ON a.id = r.arm_id LEFT JOIN eval_score c ON c.eval_result_id = r.id""",
+    "v_eval_pairs": f"""
+SELECT {_EVAL_PAIR}, {_SAME_DATA} AS same_data, ss.value AS sa_value, xs.value AS xsa_value,
+    CASE WHEN {_SAME_DATA} THEN xs.value - ss.value END AS delta_value,
+    ss.stderr AS sa_stderr, xs.stderr AS xsa_stderr, sr.n_items AS sa_n_items, xr.n_items AS xsa_n_items,
+    ss.id AS sa_score_id, xs.id AS xsa_score_id
+{_EVAL_PAIRS}""",
+    "v_eval_items": f"""
+SELECT {_EVAL_PAIR}, si.item AS item, si.value AS sa_value, xi.value AS xsa_value
+{_EVAL_PAIRS}
+JOIN eval_item si ON si.eval_score_id = ss.id
+JOIN eval_item xi ON xi.eval_score_id = xs.id AND xi.item = si.item
+WHERE {_SAME_DATA}""",
+    "v_checkpoints": f"""
+SELECT {_arm("c.step")}, c.path AS path, c.bytes AS bytes, c.manifest_sha256 AS manifest_sha256,
+    c.saved_at_us AS saved_at_us
+FROM checkpoint c JOIN arm a ON a.id = c.arm_id""",
+    "v_provenance": f"""
+SELECT {_arm("a.step")}, count(*) AS attempts, n.git_sha AS git_sha, n.dirty AS dirty,
+    n.hostname AS hostname, n.device AS device, n.threads AS threads, n.micro_batch AS micro_batch,
+    e.document AS environment, {_MIXED} AS mixed
+FROM arm a JOIN attempt n ON n.arm_id = a.id AND n.no = a.attempt
+LEFT JOIN environment e ON e.id = n.environment_id
+JOIN attempt t ON t.arm_id = a.id AND {_SOURCES}
+GROUP BY a.id, n.id, e.id""",
+    "v_mixed": f"""
+SELECT p.id AS trial_id, substr(p.fingerprint, 1, 12) AS trial, {_axes("x")},
+    substr(s.fingerprint, 1, 12) AS sa_arm, substr(x.fingerprint, 1, 12) AS xsa_arm,
+    {_MIXED} AS mixed
+FROM trial p JOIN arm s ON s.id = p.sa_arm_id JOIN arm x ON x.id = p.xsa_arm_id
+JOIN arm a ON a.id IN (p.sa_arm_id, p.xsa_arm_id)
+JOIN attempt t ON t.arm_id = a.id AND {_SOURCES}
+GROUP BY p.id, s.id, x.id
+HAVING {_MIXED} IS NOT NULL""",
+    "v_bench": """
+SELECT b.id AS bench_id, b.variant AS variant, b.seq_len AS seq_len, b.d_model AS d_model, b.n_head AS n_head,
+    b.d_head AS d_head, b.batch_size AS batch_size, b.dtype AS dtype, b.execution AS execution,
+    b.direction AS direction, b.repeats AS repeats, b.ms AS ms, b.ms_low AS ms_low, b.ms_high AS ms_high,
+    b.peak_bytes AS peak_bytes, b.hostname AS hostname, b.device AS device, b.threads AS threads,
+    b.git_sha AS git_sha, b.dirty AS dirty, b.measured_at_us AS measured_at_us, e.document AS environment
+FROM bench b JOIN environment e ON e.id = b.environment_id""",
+    "v_artifacts": """
+SELECT f.id AS artifact_id, w.name AS sweep, f.kind AS kind, f.name AS name, f.path AS path, f.bytes AS bytes,
+    f.sha256 AS sha256, f.filters AS filters, f.produced_at_us AS produced_at_us
+FROM artifact f JOIN sweep w ON w.id = f.sweep_id""",
     "v_sweep_arms": """
 SELECT st.sweep_id AS sweep_id, t.sa_arm_id AS arm_id FROM sweep_trial st JOIN trial t ON t.id = st.trial_id
 UNION

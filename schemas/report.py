@@ -116,6 +116,26 @@ _ROWS: dict[str, type[StepRow] | type[EvalRow] | type[LayerRow]] = {
     "layer": LayerRow,
 }
 _KINDS = {row: kind for kind, row in _ROWS.items()}
+_FLOATS = {
+    row: {name for name, annotation in row.__annotations__.items() if annotation is float}
+    for row in _ROWS.values()
+}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where a finished arm's weights are, and what they must be."""
+
+    step: int
+    """Updates that they had."""
+    path: str
+    """Their directory, from the arm's folder."""
+    bytes: int
+    """Size of the files in it."""
+    manifest_sha256: str
+    """Hash of its manifest, which has that of the weights."""
+    time_us: int
+    """When they were saved: UTC, microseconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +161,15 @@ class ArmRecord:
     """Seconds spent training, over all attempts."""
     environment: dict[str, Any] = field(default_factory=dict)
     """Hardware and versions of the last attempt."""
+    weights: Weights | None = None
+    """The final weights; None before the end, and of an arm that diverged."""
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> "ArmRecord":
+        """Return the record that `dataclasses.asdict` made this document of."""
+        document = {"weights": None, **document}
+        weights = document.pop("weights")
+        return cls(**document, weights=Weights(**weights) if weights else None)
 
 
 @dataclass(frozen=True)
@@ -158,7 +187,7 @@ class Report:
     def loads(cls, text: str) -> "Report":
         """Return the report that `dumps` wrote."""
         document = json.loads(text)
-        return cls(ArmRecord(**document["record"]), [row_from_json(row) for row in document["rows"]])
+        return cls(ArmRecord.of(document["record"]), [row_from_json(row) for row in document["rows"]])
 
 
 def _encode(value: Any) -> Any:
@@ -174,7 +203,7 @@ def row_from_json(document: dict[str, Any]) -> Row:
     """Return the row that `row_to_json` wrote."""
     document = dict(document)
     kind = _ROWS[document.pop("row")]
-    floats = {name for name, annotation in kind.__annotations__.items() if annotation is float}
+    floats = _FLOATS[kind]
     values: dict[str, Any] = {
         key: float(value) if key in floats else value for key, value in document.items()
     }
@@ -206,7 +235,7 @@ def read_record(folder: Path) -> ArmRecord | None:
     if not path.exists():
         return None
     try:
-        record = ArmRecord(**json.loads(path.read_text(encoding="utf-8")))
+        record = ArmRecord.of(json.loads(path.read_text(encoding="utf-8")))
         if record.status not in get_args(Status):
             raise ValueError(f"status '{record.status}' is none of {', '.join(get_args(Status))}")
         return record

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from schemas.report import Weights
 
 _STATE = "state.pt"
 _MANIFEST = "manifest.json"
@@ -58,9 +61,17 @@ def save(folder: Path, state: Mapping[str, Any], *, step: int, journal_bytes: in
         shutil.rmtree(old)
 
 
-def save_final(folder: Path, weights: Mapping[str, Tensor], *, step: int, journal_bytes: int) -> None:
-    """Save the weights of a finished arm."""
-    _write(_home(folder) / _FINAL, weights, step=step, journal_bytes=journal_bytes)
+def save_final(folder: Path, weights: Mapping[str, Tensor], *, step: int, journal_bytes: int) -> Weights:
+    """Save the weights of a finished arm, and return where they are."""
+    path = _home(folder) / _FINAL
+    _write(path, weights, step=step, journal_bytes=journal_bytes)
+    return Weights(
+        step=step,
+        path=path.relative_to(folder).as_posix(),
+        bytes=sum(file.stat().st_size for file in path.iterdir()),
+        manifest_sha256=_sha256(path / _MANIFEST),
+        time_us=time.time_ns() // 1000,
+    )
 
 
 def load_final(folder: Path) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import UserError
-from schemas.report import ArmRecord, Report, Row, Status, read_rows, row_to_json, write_record
+from schemas.report import ArmRecord, Report, Row, Status, Weights, read_rows, row_to_json, write_record
 
 JOURNAL = "metrics.jsonl"
 LOCK_WAIT_S = 60.0
@@ -123,7 +123,7 @@ class Logbook:
         """Make the journal durable and return its size in bytes."""
         return self._journal.sync()
 
-    def report(self, status: Status, step: int) -> ArmRecord:
+    def report(self, status: Status, step: int, weights: Weights | None = None) -> ArmRecord:
         """Write `arm.json`, then send the record with the rows since the last report."""
         self._journal.flush()
         self.record = replace(
@@ -132,6 +132,7 @@ class Logbook:
             step=step,
             wall_s=self._wall_s + time.monotonic() - self._begin,
             environment=self._where(),
+            weights=weights,
         )
         write_record(self._folder, self.record)
         rows, self._unsent = self._unsent, []

@@ -57,7 +57,7 @@ def train(
 
     Raises:
         FolderBusy, StaleAttempt, ChangedArm: this worker may not write here, and has not.
-        NotEnoughData, UnknownName: the data set cannot serve this arm.
+        NotEnoughData, UserError: the data cannot serve this arm, or are not there.
         DamagedJournal: the folder is not as a worker leaves one.
     """
     with hold(folder):
@@ -70,7 +70,7 @@ def train(
             return previous
 
         device = torch.device("cuda" if runtime.gpus_per_trial > 0 else "cpu")
-        batches = Batches.of(arm)
+        batches = Batches.of(arm, runtime.data)
         model, init_sha256 = build(arm, device)
         optimizers = make_optimizers(model, arm)
         parameters = list(model.parameters())
@@ -130,10 +130,11 @@ def train(
 
             def finish(status: Status, step: int) -> ArmRecord:
                 """End the arm for good; of its checkpoints, at most the final weights stay."""
-                journal_bytes = log.sync()
+                journal_bytes, weights = log.sync(), None
                 if status == "done":
-                    checkpoint.save_final(folder, model.state_dict(), step=step, journal_bytes=journal_bytes)
-                ended = log.report(status, step)
+                    state = model.state_dict()
+                    weights = checkpoint.save_final(folder, state, step=step, journal_bytes=journal_bytes)
+                ended = log.report(status, step, weights)
                 checkpoint.discard_steps(folder)
                 return ended
 

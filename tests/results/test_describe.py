@@ -7,14 +7,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from results import bulk, describe
+from results import bulk, bulk_items, describe
 from results.columns import COLUMNS, shown_name
 from results.query import Database
 from results.recipes import RECIPES
+from results.record_evals import record_evals
 from results.schema import metadata
+from results.store import Store
 from results.views import VIEWS
 from schemas.trial import AXES
 from tests.conftest import ON_BOTH
+from tests.results.made_up import ARMS, task_result
 
 PAGE = Path(__file__).parents[2] / "docs" / "database.md"
 
@@ -43,21 +46,27 @@ def test_every_column_of_a_view_has_a_type_and_a_meaning(filled: Database) -> No
             assert name in AXES or COLUMNS[shown_name(name)].meaning, name
     assert list(filled.sql("SELECT * FROM v_curves LIMIT 0").drop(columns="arm_id")) == bulk.CURVES
     assert list(filled.sql("SELECT * FROM v_layers LIMIT 0").drop(columns="arm_id")) == bulk.LAYERS
+    items = filled.sql("SELECT * FROM v_eval_items LIMIT 0").drop(columns="trial_id")
+    assert list(items) == bulk_items.ITEMS
 
 
 @ON_BOTH
 def test_every_recipe_runs(
-    filled: Database, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    filled: Database, store: Store, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for arm in ARMS:
+        record_evals(store, arm.id, [task_result(arm)])
     monkeypatch.setenv("XSA_DB", address)
     monkeypatch.chdir(tmp_path)
     page = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert len(blocks) == len(RECIPES) == 10
+    assert len(blocks) == len(RECIPES) == 12
     scope: dict[str, Any] = {}
     for block in blocks:
         exec(block.replace("quickstart", "small"), scope)
     assert isinstance(scope["curve"], pd.DataFrame)
     assert (len(scope["curve"]), scope["table"].num_rows) == (41, 9 * 41)
     assert (tmp_path / "curves.parquet").exists()
+    assert len(scope["scores"]) == 9
+    assert len(scope["items"]) == 9 * 20
     scope["db"].close()

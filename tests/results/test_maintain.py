@@ -13,9 +13,15 @@ from results import maintain
 from results.export import export
 from results.location import StoreError
 from results.query import Database
+from results.record import ingest, record
+from results.record_evals import record_evals
+from results.record_made import record_artifacts, record_bench
 from results.store import Store
 from results.views import VIEWS
-from tests.conftest import ON_BOTH, formula_record, formula_rows, make_sweep
+from schemas.evals import append_results
+from schemas.report import Report, Weights
+from tests.conftest import ON_BOTH, PROVENANCE, formula_record, formula_rows, make_sweep
+from tests.results.made_up import ARMS, bench_row, failure, task_result
 from tests.results.test_record import write_journal
 
 LAST = make_sweep().trials()[-1].xsa
@@ -164,6 +170,58 @@ def test_an_export_of_nothing_has_the_columns(store: Store, tmp_path: Path, addr
         export(db, tmp_path)
         table = pyarrow.parquet.read_table(tmp_path / "v_curves.parquet")
         assert (table.num_rows, table.column_names) == (0, list(db.curves()))
+
+
+@ON_BOTH
+def test_what_comes_after_training_is_kept_like_the_rest(
+    filled: Database, store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "page.html").write_text("<html>")
+    for arm in ARMS:
+        record_evals(store, arm.id, [task_result(arm), failure(task_result(arm, "piqa"))])
+        record(store, Report(formula_record(arm, weights=Weights(40, "final", 1, "0" * 64, 1)), []))
+    record_bench(store, [bench_row()], environment={"hostname": "laptop"}, provenance=PROVENANCE)
+    record_artifacts(store, "report", {"report": [tmp_path / "page.html"]}, sweep="small", filters={})
+    counts = maintain.info(store)["rows"]
+    expected = {"eval_result": 18, "eval_score": 18, "eval_item": 180, "checkpoint": 9}
+    assert counts | expected | {"bench": 1, "artifact": 1} == counts
+    assert maintain.check(store) == []
+    before = contents(store)
+    maintain.vacuum(store)
+    with Store.open(tmp_path / "copy.db", mode="write") as copied:
+        assert maintain.copy(store, copied).items() >= expected.items()
+        assert contents(copied) == contents(store) == before
+        record_evals(copied, LAST.id, [task_result(LAST, "boolq")])  # ids go on after those that were copied
+    (tmp_path / "exported").mkdir()
+    export(filled, tmp_path / "exported")
+    for view, ask in {
+        "v_evals": filled.evals,
+        "v_eval_items": filled.eval_items,
+        "v_bench": filled.bench,
+    }.items():
+        table = pyarrow.parquet.read_table(tmp_path / "exported" / f"{view}.parquet")
+        assert table.num_rows > 0
+        assert table.to_pylist() == ask(to="arrow").to_pylist()
+
+
+def test_check_knows_what_evaluations_lack(filled: Database, store: Store, tmp_path: Path) -> None:
+    storage = tmp_path / "runs"
+    with store.write() as connection:
+        connection.exec_driver_sql(f"UPDATE sweep SET storage = '{storage}'")
+    told = formula_record(LAST, weights=Weights(40, "checkpoints/final", 1, "0" * 64, 1))
+    folder = write_journal(storage, told, formula_rows(LAST))
+    append_results(folder, [task_result(LAST)])
+    evals, weights = maintain.check(store)
+    assert evals.startswith(f"arm {LAST.id[:12]} has 0 evaluations here and 1 in its journal: xsa ingest")
+    assert f"has lost its final weights, {folder / 'checkpoints' / 'final'}" in weights
+    (folder / "checkpoints" / "final").mkdir(parents=True)
+    assert ingest(store, folder)
+    assert maintain.check(store) == []
+    assert store.path
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.execute("DELETE FROM eval_score WHERE metric = 'acc'")
+        connection.commit()
+    assert maintain.check(store) == ["eval_item: 20 rows refer by eval_score_id to nothing in eval_score"]
 
 
 @ON_BOTH

@@ -94,11 +94,16 @@ def shape(connection: sa.Connection) -> dict[str, Any]:
             "foreign keys": sorted(map(str, inspector.get_foreign_keys(table))),
             "unique": sorted(map(str, inspector.get_unique_constraints(table))),
             "checks": sorted(map(str, inspector.get_check_constraints(table))),
-            "indices": sorted(map(str, inspector.get_indexes(table))),
+            "indices": sorted(map(_index, inspector.get_indexes(table))),
             "options": inspector.get_table_options(table),
         }
         for table in inspector.get_table_names()
     }
+
+
+def _index(index: Any) -> str:
+    options = {name: str(value) for name, value in index.get("dialect_options", {}).items()}
+    return str({**index, "dialect_options": options})
 
 
 @ON_BOTH

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from results import store as store_module
 from results.claims import claim, renew
 from results.location import StoreError
 from results.query import Database
@@ -138,7 +137,7 @@ def test_a_lost_connection_is_said_once_and_made_again(store: Store, address: st
 def test_a_lock_is_waited_for_but_not_for_ever(
     filled: Database, store: Store, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(store, "wait_s", 0.2)
     leave = "UPDATE arm SET lease_owner = NULL"
     with Store.open(address, mode="write") as other, other.write() as connection:
         connection.exec_driver_sql(leave)

@@ -12,7 +12,6 @@ import pytest
 import sqlalchemy as sa
 
 from results import location, schema, upgrade
-from results import store as store_module
 from results.location import StoreError, store_exists
 from results.query import Database
 from results.store import Store
@@ -98,8 +97,7 @@ def test_a_truncated_store_is_named_damaged(store: Store, tmp_path: Path, mode: 
 
 
 def test_a_locked_store_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.2)
-    store.engine.dispose()  # the connection that is open has the old one
+    monkeypatch.setattr(store, "wait_s", 0.2)
     assert store.path
     with closing(sqlite3.connect(store.path)) as other:
         other.execute("BEGIN IMMEDIATE")
