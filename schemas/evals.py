@@ -10,7 +10,21 @@ from typing import NamedTuple
 from schemas.report import DamagedJournal
 
 EVALS = "evals.jsonl"
-"""The file in an arm's folder: one `TaskResult` a line, of which the last of its `key` counts."""
+"""The file in an arm's folder: one `TaskResult` a line."""
+
+PAPER8 = {
+    "arc_easy": "acc_norm",
+    "boolq": "acc",
+    "hellaswag": "acc_norm",
+    "lambada_openai": "acc",
+    "openbookqa": "acc_norm",
+    "piqa": "acc_norm",
+    "social_iqa": "acc",
+    "winogrande": "acc",
+}
+"""The tasks of the paper's Table 2 in its order, and of each the metric that it reports (without solved examples)."""
+PRESETS = {"paper8": tuple(PAPER8)}
+"""Names for several tasks at once."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,11 @@ class TaskResult:
         """What a later result of the same evaluation replaces this one by."""
         return EvalKey(self.task, self.n_shot, self.limit)
 
+    @property
+    def headline(self) -> str:
+        """The metric to show where there is room for one: the paper's, or else the harness's last."""
+        return PAPER8.get(self.task) or list(self.scores)[-1]
+
     def dumps(self) -> str:
         """Return this result as one JSON text. Scores are finite: the harness divides by the number of items."""
         return json.dumps(asdict(self), allow_nan=False)
@@ -87,7 +106,9 @@ def append_results(folder: Path, results: Iterable[TaskResult]) -> None:
 
 
 def read_results(folder: Path) -> list[TaskResult]:
-    """Return the results in the journal of the arm in `folder`, the last of each key, up to a line cut short.
+    """Return the results in the journal of the arm in `folder`, up to a line cut short.
+
+    Of each key the last that has scores, or else the last error.
 
     Raises `DamagedJournal` where a whole line is none of ours.
     """
@@ -101,4 +122,5 @@ def read_results(folder: Path) -> list[TaskResult]:
         raise DamagedJournal(
             f"{path} cannot be read ({error}). Remove it; the arm is then evaluated anew."
         ) from error
+    found.sort(key=lambda result: result.error is None)
     return list({result.key: result for result in found}.values())

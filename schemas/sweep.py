@@ -1,7 +1,7 @@
 """A sweep: one YAML file that says which trials are wanted, and how they are run."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from schemas.axis import Float, Int
 from schemas.errors import UserError
+from schemas.evals import PRESETS, EvalKey
 from schemas.loader import Document, Where, load_document, parse_document
 from schemas.names import unknown_name
 from schemas.trial import AXES, Trial
@@ -59,6 +60,8 @@ class Runtime(BaseModel):
     """Failures of one kind in a row after which a run starts nothing more."""
     avoid_node_after: Int = Field(3, ge=1)
     """Failures in a row on one node after which a run uses the others alone."""
+    data: str | None = None
+    """Folder, or fsspec URL, of the prepared data sets. None: `data/` beside the store."""
     min_free_gib: Float = Field(1.0, ge=0)
     """Free space in GiB on the storage below which a run starts nothing more."""
 
@@ -74,6 +77,36 @@ class Runtime(BaseModel):
             if amount <= 0:
                 raise ValueError(f"asks for {amount:g} of '{name}'; write more than 0, or leave it out")
         return resources
+
+
+class Evals(BaseModel):
+    """What finished arms are asked downstream, by lm-eval. Never changes an arm's identity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    tasks: list[str]
+    """The harness's names of tasks; `paper8` stands for the paper's eight."""
+    limit: Int | None = Field(None, ge=1)
+    """Only so many first items of each task. None: all of them."""
+    num_fewshot: Int = Field(0, ge=0)
+    """Solved examples in each prompt."""
+    batch_size: Int = Field(16, ge=1)
+    """Contexts that are read at once, with all that is scored after them."""
+
+    @field_validator("tasks")
+    @classmethod
+    def _are_distinct(cls, names: list[str]) -> list[str]:
+        tasks = [task for name in names for task in PRESETS.get(name, (name,))]
+        if not tasks:
+            raise ValueError("names no task; name at least one, such as paper8")
+        for i, task in enumerate(tasks):
+            if task in tasks[:i]:
+                raise ValueError(f"names {task} twice")
+        return tasks
+
+    def wanted(self) -> list[EvalKey]:
+        """Return what an arm must have a result of."""
+        return [EvalKey(task, self.num_fewshot, self.limit) for task in self.tasks]
 
 
 class Sweep(BaseModel):
@@ -95,10 +128,14 @@ class Sweep(BaseModel):
     """Seeds, each of which repeats every trial."""
     runtime: Runtime = Runtime()
     """How the trials are executed."""
+    evals: Evals | None = None
+    """The downstream tasks that finished arms are evaluated on."""
     source: str = Field("", exclude=True)
     """The text of the file, for provenance. Set by `load`."""
     _document: Document | None = None
     """The file with its line numbers, for messages. Set by `load`."""
+    _ids: dict[tuple[str, str], str] = {}
+    """The prepared data by dataset and tokenizer. Set by `on_data`."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -128,6 +165,13 @@ class Sweep(BaseModel):
         """Return the distinct trials, in the order of the file."""
         return list(self._distinct)
 
+    def on_data(self, ids: Mapping[tuple[str, str], str]) -> Self:
+        """Return the sweep on prepared data, given the `data_id` of each dataset and tokenizer."""
+        resolved = self.model_copy()
+        resolved._ids = dict(ids)
+        resolved.__dict__.pop("_distinct", None)  # the cached trials, which were those without data
+        return resolved
+
     @cached_property
     def _distinct(self) -> list[Trial]:
         return list({trial.id: trial for trial in self._expand()}.values())
@@ -135,7 +179,9 @@ class Sweep(BaseModel):
     def varied(self) -> list[str]:
         """Return the names of the axes that take more than one value in this sweep."""
         trials = self.trials()
-        return [name for name in AXES if len({getattr(trial, name) for trial in trials}) > 1]
+        names = [name for name in AXES if len({getattr(trial, name) for trial in trials}) > 1]
+        # The name of the data tells them apart, where it can.
+        return [name for name in names if name != "data_id" or "dataset" not in names]
 
     def _axes(self) -> dict[str, list[Any]]:
         return (self.grid or {}) | ({"seed": list(self.seeds)} if self.seeds is not None else {})
@@ -146,7 +192,9 @@ class Sweep(BaseModel):
             for combination in itertools.product(*axes.values()):
                 own = cell | dict(zip(axes, combination, strict=True))
                 try:
-                    yield Trial(**self.base | own)
+                    trial = Trial(**self.base | own)
+                    data_id = self._ids.get((trial.dataset, trial.tokenizer))
+                    yield trial.model_copy(update={"data_id": data_id}) if data_id else trial
                 except ValidationError as error:
                     message = str(error.errors()[0].get("ctx", {}).get("error", error.errors()[0]["msg"]))
                     if self._document is None:
@@ -165,6 +213,8 @@ class Sweep(BaseModel):
             for place, (name, candidates) in values.items():
                 if name not in AXES:
                     raise document.error((where, *place), str(unknown_name("axis", name, AXES)))
+                if name == "data_id":
+                    raise document.error((where, *place), "it follows from the data; name the dataset alone.")
                 for i, value in enumerate(candidates):
                     single = where in ("base", "list")
                     at: Where = (where, *place) if single else (where, *place, i)
@@ -201,12 +251,15 @@ def _keys(model: type[BaseModel]) -> list[str]:
 
 def _explain(document: Document, model: type[BaseModel], error: ValidationError) -> UserError:
     """Turn Pydantic's first complaint about a sweep's own keys into one line."""
-    first = error.errors()[0]
+    # A key that is not known often is what another, missing one was meant to be.
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     where = tuple(first["loc"])
+    if first["type"] == "missing":
+        return document.error(where, "this has to be given.")
     if first["type"] == "extra_forbidden":
-        owner: type[BaseModel] = Runtime if where[0] == "runtime" else model
-        known = _keys(owner)
-        kind = "runtime setting" if owner is Runtime else "key"
+        below: dict[str, type[BaseModel]] = {"runtime": Runtime, "evals": Evals}
+        section = str(where[0]) if len(where) > 1 else ""
+        known, kind = _keys(below.get(section, model)), f"{section} setting" if section else "key"
         return document.error(where, str(unknown_name(kind, str(where[-1]), known)))
     if first["type"] == "string_pattern_mismatch":
         return document.error(

@@ -7,7 +7,7 @@ There are no biases. B sequences of T tokens; C = d_model, H heads (H_kv for key
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,7 +33,7 @@ class Observation(NamedTuple):
     k: Tensor
     """Keys [B, H_kv, T, D], likewise."""
     v: Tensor
-    """Values [B, H_kv, T, D]."""
+    """Values [B, H_kv, T, D]. Like the keys, those of the tokens at hand alone, whatever came before."""
     y: Tensor
     """Attention outputs [B, H, T, D]."""
     z: Tensor
@@ -42,6 +42,17 @@ class Observation(NamedTuple):
 
 
 Observe = Callable[[Observation], None]
+
+
+class Past(NamedTuple):
+    """What was read before T more tokens: P positions, of which each token may see some (a KV cache)."""
+
+    kv: Sequence[tuple[Tensor, Tensor]]
+    """Keys and values [B, H_kv, P, D] of each layer, as `Observation` has them: input sinks come first."""
+    positions: Tensor
+    """Where each token stands in its sequence [B, T], input sinks not counted."""
+    visible: Tensor
+    """Which of the past and of the tokens at hand each token sees [B, 1, T, P + T]."""
 
 
 class Attention(nn.Module):
@@ -61,7 +72,9 @@ class Attention(nn.Module):
         columns = trial.n_sinks > 0 and trial.sink_kind != "token"
         self.sinks = ColumnSinks(trial) if columns else None
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, observe: Observe | None) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, observe: Observe | None, past: Past | None = None
+    ) -> Tensor:
         """Return what is added to the residual stream [B, T, C], from its normalised state x."""
         q, k, v = (
             project(x).unflatten(-1, (heads, self.d_head)).transpose(1, 2)
@@ -74,7 +87,11 @@ class Attention(nn.Module):
         if self.qk_norm:
             q, k = (F.rms_norm(part, (self.d_head,), eps=QK_NORM_EPS) for part in (q, k))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        y = attend(q, k, v, self.sinks)
+        if past is None:
+            y = attend(q, k, v, self.sinks)
+        else:
+            keys, values = (torch.cat(both, dim=2) for both in zip(past.kv[self.layer], (k, v), strict=True))
+            y = attend(q, keys, values, self.sinks, past.visible)
         z = exclusive(y, v, self.xsa_lambda)
         if observe is not None:
             observe(Observation(self.layer, q, k, v, y, z, self.sinks))
@@ -93,9 +110,11 @@ class Block(nn.Module):
         self.c_fc = nn.Linear(trial.d_model, 4 * trial.d_model, bias=False)
         self.c_proj = nn.Linear(4 * trial.d_model, trial.d_model, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, observe: Observe | None) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, observe: Observe | None, past: Past | None = None
+    ) -> Tensor:
         """Return the residual stream [B, T, C] after this block."""
-        x = x + self.attn(self.ln_1(x), cos, sin, observe)
+        x = x + self.attn(self.ln_1(x), cos, sin, observe, past)
         out: Tensor = x + self.c_proj(F.gelu(self.c_fc(self.ln_2(x))))
         return out
 
@@ -122,20 +141,25 @@ class GPT(nn.Module):
         ):
             self.register_buffer(name, table, persistent=False)
 
-    def forward(self, tokens: Tensor, observe: Observe | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, observe: Observe | None = None, past: Past | None = None) -> Tensor:
         """Return the last hidden states [B, T, C] of `tokens` [B, T], T at most `seq_len`.
 
         Sink tokens take the first positions and go through the layers, exclusion included, like
-        any other token; they are dropped at the end, so no loss is taken on them.
+        any other token; they are dropped at the end, so no loss is taken on them. After a `past`,
+        which holds them, they are not read again.
         """
-        n = self.n_input_sinks
+        n = self.n_input_sinks if past is None else 0
         x = self.wte(tokens)
         if n:
             x = torch.cat((self.sink.expand(len(x), -1, -1), x), dim=1)
         x = self.ln_e(x)
-        length = x.shape[1]
+        if past is None:
+            cos, sin = self.cos[: x.shape[1]], self.sin[: x.shape[1]]
+        else:
+            where = past.positions + self.n_input_sinks
+            cos, sin = self.cos[where].unsqueeze(1), self.sin[where].unsqueeze(1)
         for block in self.blocks:
-            x = block(x, self.cos[:length], self.sin[:length], observe)
+            x = block(x, cos, sin, observe, past)
         out: Tensor = self.ln_f(x[:, n:])
         return out
 
@@ -162,10 +186,7 @@ def build(trial: Trial, device: torch.device) -> tuple[GPT, str]:
     Each parameter has a generator of its own, seeded by (seed, name): a model with sinks starts
     from the same values elsewhere as one without. The draw is made on the CPU for any device.
     """
-    with torch.device("meta"):
-        model = GPT(trial)
-    model.to_empty(device="cpu")
-    model.cos, model.sin = rope_table(len(model.cos), trial.d_head, trial.rope_base)
+    model = _empty(trial)
     digest = hashlib.sha256()
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
@@ -173,6 +194,22 @@ def build(trial: Trial, device: torch.device) -> tuple[GPT, str]:
             digest.update(f"{name},{tuple(parameter.shape)}".encode())
             digest.update(parameter.numpy().data)
     return model.to(device), digest.hexdigest()
+
+
+def restore(trial: Trial, weights: Mapping[str, Tensor], device: torch.device) -> GPT:
+    """Return the model with these weights, all of them."""
+    model = _empty(trial)
+    model.load_state_dict(weights)
+    return model.to(device)
+
+
+def _empty(trial: Trial) -> GPT:
+    """Return the model on the CPU, its weights still to be filled."""
+    with torch.device("meta"):
+        model = GPT(trial)
+    model.to_empty(device="cpu")
+    model.cos, model.sin = rope_table(len(model.cos), trial.d_head, trial.rope_base)
+    return model
 
 
 def _initialise(name: str, parameter: Tensor, trial: Trial) -> None:

@@ -59,13 +59,27 @@ class ColumnSinks(nn.Module):
         return F.pad(q, (0, 0, self.n, 0)), torch.cat((key, k), dim=2), torch.cat((value, v), dim=2)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, sinks: ColumnSinks | None) -> Tensor:
-    """Return causal softmax attention [B, H, T, D] of q [B, H, T, D] over k, v [B, H_kv, T, D] and sinks."""
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, sinks: ColumnSinks | None, visible: Tensor | None = None
+) -> Tensor:
+    """Return softmax attention [B, H, T, D] of q [B, H, T, D] over k, v [B, H_kv, S, D] and sinks.
+
+    Causal, with S = T, unless `visible` [B, 1, T, S] says which keys each query sees.
+    """
+    scale = None
     D = q.shape[-1]
-    if sinks is None:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
-    q, k, v = sinks.extend(q, k, v)
+    if sinks is not None:
+        q, k, v = sinks.extend(q, k, v)
+        scale = 1 / math.sqrt(D)  # of the head's own width: what `extend` adds to it is not part of it
+        if visible is not None:
+            visible = F.pad(visible, (sinks.n, 0, sinks.n, 0), value=True)
     y = F.scaled_dot_product_attention(
-        q, k, v, is_causal=True, scale=1 / math.sqrt(D), enable_gqa=q.shape[1] != k.shape[1]
+        q,
+        k,
+        v,
+        attn_mask=visible,
+        is_causal=visible is None,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
     )
-    return y[:, :, sinks.n :, :D]
+    return y if sinks is None else y[:, :, sinks.n :, :D]
