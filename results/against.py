@@ -1,4 +1,4 @@
-"""What figures 4, 5 and 6 share: final validation loss against one axis, and XSA minus SA beside it."""
+"""What figures 4, 5 and 6 share: final losses against one axis, and XSA minus SA beside them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from results import frames, marks, style
 from results.frames import (
     XSA_AXES,
     MissingData,
-    NotVaried,
+    NotAsked,
     axes_in,
     axis_list,
     lacking,
@@ -27,10 +27,11 @@ from schemas.trial import AXES
 if TYPE_CHECKING:
     from results.query import Database
 
-LEVEL, DELTA, OVERLAY = "val_loss", "delta_val_loss", "published"
-_CAPTION = """Left: final validation loss. Right: that of each XSA run minus that of the SA run with the same
-initial weights and batches (mean paired difference); below 0 XSA is better. n counts the pairs of which both
-runs finished, and both sides show these alone."""
+DELTA, OVERLAY = "delta_val_loss", "published"
+LEVELS = {"train_loss": "training loss (nats/token)", "val_loss": "validation loss (nats/token)"}
+_CAPTION = """Left: training loss of the last step's batch. Middle: final validation loss. Right: validation loss of
+each XSA run minus that of the SA run with the same initial weights and batches (mean paired difference); below 0
+XSA is better. n counts the pairs of which both runs finished, and all panels show these alone."""
 _COUNTS = ("n", "n_diverged", "n_missing")
 Line = tuple[style.Entry, pd.DataFrame]
 """How a line looks, and its points."""
@@ -57,7 +58,8 @@ class Against:
     ) -> pd.DataFrame:
         """Return one row for each setting, value of the axis, λ and quantity: mean over seeds, range or interval.
 
-        The quantities are `val_loss`, where SA has λ = 0, and `delta_val_loss` (paired), in nats/token.
+        The quantities are `train_loss` and `val_loss`, where SA has λ = 0, and the paired `delta_train_loss` and
+        `delta_val_loss`, each corrected by itself; all in nats/token.
         An `overlay`, such as `results.reference.published` returns, adds its differences (`low` to
         `high` at values of the axis, with `n`, `label` and `source`) as `published`.
         """
@@ -67,42 +69,50 @@ class Against:
         own = ["xsa_lambda", *(name for name in varying if name in XSA_AXES)]
         others = [name for name in varying if name not in XSA_AXES]
         keys = [*others, self.axis]
-        delta = summarise(pairs, [*keys, *own]).rename(columns={"delta": "mean"}).assign(quantity=DELTA)
+        deltas = [
+            summarise(pairs, [*keys, *own], value=name)
+            .rename(columns={"delta": "mean"})
+            .assign(quantity=f"delta_{name}")
+            for name in LEVELS
+        ]
         baseline = {name: AXES[name].history["sa"] for name in own}
-        levels = [row | baseline for row in _means(pairs, keys, "sa")]
-        levels += _means(pairs, [*keys, *own], "xsa")
+        levels: list[dict[str, Any]] = []
+        for name in LEVELS:
+            levels += [row | baseline for row in _means(pairs, keys, "sa", name)]
+            levels += _means(pairs, [*keys, *own], "xsa", name)
         columns = [*keys, *own, "quantity", *_COUNTS, "mean", "low", "high", "p_holm"]
-        parts = [pd.DataFrame(levels, columns=columns), delta[columns]]
+        parts = [pd.DataFrame(levels, columns=columns), *(delta[columns] for delta in deltas)]
         if overlay is not None:
             published = overlay.assign(**dict.fromkeys(_COUNTS[1:], 0), quantity=OVERLAY)
             published = published.assign(**{name: AXES[name].default for name in own})
-            parts += [published.assign(**values) for values, _ in settings(delta, others)]
+            parts += [published.assign(**values) for values, _ in settings(pairs, others)]
         return pd.concat(parts, ignore_index=True)
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        """Return a row of two panels for each setting that is not XSA's own."""
+        """Return a row of three panels for each setting that is not XSA's own."""
         others = axes_in(frame, besides=[self.axis, *XSA_AXES])
         self._check(frame[frame["quantity"] == DELTA], others)
         own = axes_in(frame, besides=[name for name in AXES if name not in XSA_AXES])
-        looks = marks.variants(frame[frame["quantity"] == LEVEL], own)
+        looks = marks.variants(frame[frame["quantity"] == "val_loss"], own)
         rows = settings(frame, others)
         with style.style():
-            figure, axes = style.panels(len(rows), 2, height=2.3)
-            axes[0][0].set_title("validation loss (nats/token)")
-            axes[0][1].set_title("validation loss, XSA − SA (nats/token)")
-            for ax in axes[1:, 1]:
-                ax.sharey(axes[0][1])
-            for (values, part), (left, right) in zip(rows, axes, strict=True):
+            figure, axes = style.panels(len(rows), 3, height=2.1)
+            for ax, title in zip(axes[0], [*LEVELS.values(), "validation loss, XSA − SA"], strict=True):
+                ax.set_title(title)
+            for ax in axes[1:, 2]:
+                ax.sharey(axes[0][2])
+            for (values, part), (*lefts, right) in zip(rows, axes, strict=True):
                 lines = [
                     (looks[tuple(key.values())], line.sort_values(self.axis))
                     for key, line in settings(part[part["quantity"] != OVERLAY], own)
                 ]
-                self._levels(left, lines)
+                for ax, name in zip(lefts, LEVELS, strict=True):
+                    self._levels(ax, lines, name)
                 self._differences(right, lines)
                 self._overlay(right, part[part["quantity"] == OVERLAY])
-                self._ticks(left, right, part)
+                self._ticks(lefts, right, part)
                 if values:
-                    style.row_title(left, values)
+                    style.row_title(lefts[0], frames.describe(values))
             for ax in axes[:-1].flat:
                 ax.set_xlabel("")
             entries = list(looks.values())
@@ -120,13 +130,13 @@ class Against:
         there = "is one for each " + axis_list(others)
         if len(values) < 2:
             there = f"is one ({values[0]})" if values else "is none"
-        raise (MissingData if _most(delta, others, self.axis) > 1 else NotVaried)(
+        raise (MissingData if _most(delta, others, self.axis) > 1 else NotAsked)(
             f"{self.name} needs finished pairs at two or more values of {AXES[self.axis].label}; there {there}."
         )
 
-    def _levels(self, ax: Axes, lines: Sequence[Line]) -> None:
+    def _levels(self, ax: Axes, lines: Sequence[Line], name: str) -> None:
         """Draw the losses, and above them a cross where an arm diverged."""
-        found = [(look, line[line["quantity"] == LEVEL]) for look, line in lines]
+        found = [(look, line[line["quantity"] == name]) for look, line in lines]
         for look, line in found:
             style.band(ax, line[self.axis], line["low"], line["high"], look.color)
             ax.plot(line[self.axis], line["mean"], look.dashes, color=look.color, marker="o", markersize=3.5)
@@ -157,8 +167,8 @@ class Against:
         for edge in ("low", "high"):
             ax.plot(published[self.axis], published[edge], "--", color=style.PAPER, linewidth=1, zorder=1)
 
-    def _ticks(self, left: Axes, right: Axes, part: pd.DataFrame) -> None:
-        """Scale both panels, and say under each value how many pairs its differences rest on."""
+    def _ticks(self, lefts: Sequence[Axes], right: Axes, part: pd.DataFrame) -> None:
+        """Scale the panels, and say under each value how many pairs its differences rest on."""
         delta = part[part["quantity"] == DELTA]
         values = sorted(delta[self.axis].unique())
         n = delta.groupby(self.axis)["n"].agg(["min", "max"])
@@ -166,9 +176,10 @@ class Against:
             value: f"n = {low}" if low == high else f"n = {low}–{high}"
             for value, low, high in n.itertuples(name=None)
         }
-        for ax in (left, right):
-            ax.margins(x=0.06)
-        style.axis_x(left, self.axis, values, below)
+        for ax in (*lefts, right):
+            ax.margins(x=0.08)
+        for ax in lefts:
+            style.axis_x(ax, self.axis, values, below)
         others = sorted({*part[self.axis]} - {*values})
         style.axis_x(right, self.axis, [*values, *others], below)
 
@@ -177,7 +188,7 @@ class Against:
         delta = frame[frame["quantity"] == DELTA]
         finished = delta[delta["n"] > 0]
         additions = [_CAPTION, f"Means over {seeds(finished['n'])}."]
-        if frame.loc[frame["quantity"] == LEVEL, "low"].notna().any():
+        if frame.loc[frame["quantity"] == "val_loss", "low"].notna().any():
             additions.append("Shading: the range over seeds.")
         if measured := delta["low"].notna().any():
             additions.append(marks.intervals(delta))
@@ -186,7 +197,7 @@ class Against:
         if others := axes_in(frame, besides=[self.axis, *XSA_AXES]):
             additions.append(f"One row of panels for each {axis_list(others)}.")
         additions += lacking(delta, self.axis)
-        if (frame.loc[frame["quantity"] == LEVEL, "n_diverged"] > 0).any():
+        if (frame.loc[frame["quantity"] == "val_loss", "n_diverged"] > 0).any():
             additions.append("A cross at the top: an arm diverged there.")
         if "source" in frame:
             (source,) = frame["source"].dropna().unique()
@@ -197,13 +208,15 @@ class Against:
         return frames.caption(self.document, *additions)
 
 
-def _means(pairs: pd.DataFrame, by: Sequence[str], side: Literal["sa", "xsa"]) -> Iterator[dict[str, Any]]:
+def _means(
+    pairs: pd.DataFrame, by: Sequence[str], side: Literal["sa", "xsa"], name: str
+) -> Iterator[dict[str, Any]]:
     """Return the mean final loss of one side's arms, each once: a baseline is in the pairs of every λ."""
     for values, group in settings(pairs, by):
         done = group[(group["status"] == "done") & np.isfinite(group["delta_val_loss"].astype(float))]
-        mean = mean_range(done.drop_duplicates(f"{side}_arm")[f"{side}_val_loss"])
+        mean = mean_range(done.drop_duplicates(f"{side}_arm")[f"{side}_{name}"])
         diverged = group.loc[group[f"{side}_status"] == "diverged", f"{side}_arm"].nunique()
-        yield values | mean._asdict() | {"quantity": LEVEL, "n_diverged": diverged, "n_missing": 0}
+        yield values | mean._asdict() | {"quantity": name, "n_diverged": diverged, "n_missing": 0}
 
 
 def _most(delta: pd.DataFrame, others: Sequence[str], axis: str) -> int:

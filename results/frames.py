@@ -15,8 +15,8 @@ class MissingData(UserError):
     """A figure or table has nothing to show yet; the message says what it needs and what there is."""
 
 
-class NotVaried(MissingData):
-    """A figure against an axis of which a sweep has one value: not a gap, but another sweep's figure."""
+class NotAsked(MissingData):
+    """What a figure or table shows was not asked for, such as two values of its axis: no gap in a sweep's results."""
 
 
 XSA_AXES = [name for name, axis in AXES.items() if "sa" in axis.history]
@@ -27,9 +27,11 @@ _SHAPE = {*Size._fields[:4], "n_kv_head"}
 def varied(frame: "pd.DataFrame", *, besides: Sequence[str] = ()) -> list[str]:
     """Return the axes with more than one value in `frame`, without the seed and those in `besides`.
 
-    The numbers that a model size stands for are left out where its name tells them apart.
+    What data are, and the numbers that a model size stands for, are left out where names tell them apart.
     """
     names = [name for name in AXES if name != "seed" and frame[name].nunique() > 1]
+    if "dataset" in names and (frame.groupby("dataset")["data_id"].nunique() == 1).all():
+        names = [name for name in names if name != "data_id"]
     if "model_size" in names:
         per_size = frame.groupby("model_size")
         names = [name for name in names if name not in _SHAPE or (per_size[name].nunique() > 1).any()]
@@ -58,6 +60,26 @@ def axes_in(frame: "pd.DataFrame", *, besides: Sequence[str] = ()) -> list[str]:
 def of_pairs(rows: "pd.DataFrame", pairs: "pd.DataFrame") -> "pd.DataFrame":
     """Return those of `rows` (curves or layers) whose arm belongs to one of `pairs`."""
     return rows[rows["arm"].isin({*pairs["sa_arm"], *pairs["xsa_arm"]})]
+
+
+def with_baselines(rows: "pd.DataFrame", pairs: "pd.DataFrame", *, arm: str = "arm") -> "pd.DataFrame":
+    """Return `rows` with each baseline's once for every setting of XSA's own axes that it is compared with.
+
+    A baseline holds one value of them, whatever its pairs do. Beside λ it takes those of its pairs here.
+
+    Args:
+        rows: of arms or pairs; baselines are those with λ = 0.
+        pairs: which tell what a baseline is compared with.
+        arm: the column of `rows` that holds the baseline's id.
+    """
+    import pandas as pd
+
+    own = [name for name in XSA_AXES if name != "xsa_lambda"]
+    partners = pairs.loc[pairs["xsa_lambda"] != 0, ["sa_arm", *own]].drop_duplicates()
+    baseline = (rows["xsa_lambda"] == 0) & rows[arm].isin(partners["sa_arm"])
+    partners = partners.rename(columns={"sa_arm": arm})
+    repeated = rows[baseline].drop(columns=own).merge(partners, on=arm)[list(rows)]
+    return pd.concat([rows[~baseline], repeated], ignore_index=True)
 
 
 def arm_filters(filters: Mapping[str, Any]) -> dict[str, Any]:

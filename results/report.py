@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import pandas as pd
 from results import style, tables
 from results.figures import FIGURES
 from results.findings import findings
-from results.frames import MissingData, NotVaried, format_value, varied
+from results.frames import MissingData, NotAsked, format_value, varied
 from results.render import Table
 from results.tables import TABLES
 from schemas.names import unknown_name
@@ -36,18 +37,22 @@ class Shown:
     reason: str = ""
 
 
-def write(db: "Database", sweep: str, directory: Path) -> Path:
+def write(
+    db: "Database", sweep: str, directory: Path, *, overlays: Mapping[str, pd.DataFrame] | None = None
+) -> Path:
     """Write the sweep's figures, tables and `report.html` into `directory`; return the page's path.
 
-    A figure or table that lacks data is named on the page with its reason. A figure against an axis that
-    the sweep does not vary is left out. Raises `UnknownName` for
-    a sweep that the store does not hold.
+    A figure or table that lacks data is named on the page with its reason. One that the sweep does not ask
+    for, such as a figure against an axis that it does not vary, is left out. `overlays` are published
+    numbers to show beside ours, by figure or table. Raises `UnknownName` for a sweep that the store does
+    not hold.
     """
     sweeps = db.sweeps().set_index("sweep")
     if sweep not in sweeps.index:
         raise unknown_name("sweep", sweep, sweeps.index)
     pairs = db.pairs(sweep)
     attempts = db.attempts(sweep)
+    shown = {name: {"overlay": published} for name, published in (overlays or {}).items()}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -59,8 +64,10 @@ def write(db: "Database", sweep: str, directory: Path) -> Path:
         sweep=sweeps.loc[sweep].to_dict() | {"name": sweep},
         counts=[(status, int((pairs["status"] == status).sum())) for status in _PAIR_STATUS],
         findings=findings(TABLES["losses"].load().data(db, sweep)),
-        tables=[_table(db, sweep, name, directory / "tables") for name in TABLES],
-        figures=list(filter(None, (_figure(db, sweep, name, directory / "figures") for name in FIGURES))),
+        tables=list(filter(None, (_table(db, sweep, name, directory / "tables", shown) for name in TABLES))),
+        figures=list(
+            filter(None, (_figure(db, sweep, name, directory / "figures", shown) for name in FIGURES))
+        ),
         setup=setup(pairs),
         failures=failures(attempts),
         machines=machines(attempts),
@@ -71,25 +78,32 @@ def write(db: "Database", sweep: str, directory: Path) -> Path:
     return path
 
 
-def _table(db: "Database", sweep: str, name: str, directory: Path) -> Table | str:
+Overlays = Mapping[str, Mapping[str, pd.DataFrame]]
+"""Further arguments of `data`, by figure or table."""
+
+
+def _table(db: "Database", sweep: str, name: str, directory: Path, overlays: Overlays) -> Table | str | None:
+    """Return a table, or why it cannot be made yet; None if it is of what was not asked for here."""
     file = TABLES[name].load()
-    frame = file.data(db, sweep)
+    frame = file.data(db, sweep, **overlays.get(name, {}))
     try:
         table = file.draw(frame)
+    except NotAsked:
+        return None
     except MissingData as reason:
         return str(reason)
     tables.save(table, directory, name, frame)
     return table
 
 
-def _figure(db: "Database", sweep: str, name: str, directory: Path) -> Shown | None:
-    """Return a figure, or why it cannot be drawn yet; None if it is about an axis that does not vary here."""
+def _figure(db: "Database", sweep: str, name: str, directory: Path, overlays: Overlays) -> Shown | None:
+    """Return a figure, or why it cannot be drawn yet; None if it is of what was not asked for here."""
     entry = FIGURES[name]
     file = entry.load()
-    frame = file.data(db, sweep)
+    frame = file.data(db, sweep, **overlays.get(name, {}))
     try:
         figure = file.draw(frame)
-    except NotVaried:
+    except NotAsked:
         return None
     except MissingData as reason:
         return Shown(name, entry.title, reason=str(reason))

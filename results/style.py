@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import matplotlib
-import numpy as np
 from matplotlib import colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, MaxNLocator, ScalarFormatter
 
-from results.frames import describe, format_value
+from results.frames import format_value
 from schemas.trial import AXES
 
 if TYPE_CHECKING:
@@ -105,10 +104,6 @@ def series_colors(axis: str | None, values: Sequence[Any]) -> dict[Any, str]:
     return {v: _CATEGORIES[i % len(_CATEGORIES)] for i, v in enumerate(values)}
 
 
-_LABEL_GAP = 0.115
-"""Least distance between two labels of an x-axis, as a share of it: a number such as 16,384 and some air."""
-
-
 def axis_x(ax: Axes, axis: str, values: Sequence[float], below: Mapping[float, str] | None = None) -> None:
     """Label and scale the x-axis as the axis declares, with ticks at the values measured.
 
@@ -118,7 +113,7 @@ def axis_x(ax: Axes, axis: str, values: Sequence[float], below: Mapping[float, s
     Args:
         ax: panel.
         axis: what is on its x-axis.
-        values: those measured, in the order in which they are to be labelled as far as there is room.
+        values: those measured; where there is no room for all labels, `settle` keeps those that come first.
         below: what to write under the labels of values.
     """
     ax.set_xlabel(AXES[axis].title)
@@ -130,19 +125,8 @@ def axis_x(ax: Axes, axis: str, values: Sequence[float], below: Mapping[float, s
         labels = [format_value(axis, value) for value in values]
         if below is not None:
             labels = [f"{label}\n{below.get(value, '')}" for label, value in zip(labels, values, strict=True)]
-        shown = _apart(ax.xaxis.get_transform().transform(np.asarray(values, dtype=float)).tolist())
-        ax.set_xticks(list(values), [label if i in shown else "" for i, label in enumerate(labels)])
+        ax.set_xticks(list(values), labels)
         ax.minorticks_off()
-
-
-def _apart(places: Sequence[float]) -> set[int]:
-    """Return which of the places can be labelled: from first to last, those with room."""
-    gap = _LABEL_GAP * (max(places) - min(places))
-    kept: list[int] = []
-    for i, place in enumerate(places):
-        if all(abs(place - places[j]) >= gap for j in kept):
-            kept.append(i)
-    return set(kept)
 
 
 def whole_ticks(ax: Axes) -> None:
@@ -225,25 +209,48 @@ def math(label: str) -> str:
     return f"${indexed}$"
 
 
-def row_title(ax: Axes, values: Mapping[str, Any]) -> None:
-    """Say above a row's first panel which values of the other axes it shows."""
+def row_title(ax: Axes, title: str) -> None:
+    """Say above a row's first panel what the row shows."""
     text: dict[str, Any] = {"fontweight": "bold", "fontsize": 9.0}
-    title = ax.get_title("left")
-    if not title:
-        ax.set_title(describe(values), text)
+    panel = ax.get_title("left")
+    if not panel:
+        ax.set_title(title, text)
         return
-    ax.set_title(f"\n{title}")  # room for the row's title, which as an annotation takes none
+    ax.set_title(f"\n{panel}")  # room for the row's title, which as an annotation takes none
     above = ax.annotate(
-        describe(values), (0, 1), xycoords="axes fraction", xytext=(0, 22), textcoords="offset points", **text
+        title, (0, 1), xycoords="axes fraction", xytext=(0, 22), textcoords="offset points", **text
     )
     above.set_in_layout(False)
 
 
+_AIR = 4.0
+"""Points between two labels of an x-axis."""
+
+
 def settle(figure: Figure) -> Figure:
-    """Lay the finished figure out once: the same in every format, and not computed again for each."""
+    """Lay the finished figure out once: the same in every format, and not computed again for each.
+
+    Where labels of an x-axis would touch, the first ones stay.
+    """
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
+    for ax in figure.axes:
+        if isinstance(ax.xaxis.get_major_locator(), FixedLocator):
+            _thin_out(ax, _AIR * figure.dpi / 72)
     return figure
+
+
+def _thin_out(ax: Axes, air: float) -> None:
+    """Empty those labels of the x-axis that would come nearer than `air` pixels to one before them."""
+    labels = ax.get_xticklabels()
+    kept: list[Any] = []
+    texts = []
+    for label in labels:
+        box = label.get_window_extent()
+        free = all(box.x0 - air >= other.x1 or box.x1 + air <= other.x0 for other in kept)
+        texts.append(label.get_text() if free else "")
+        kept += [box] if free and label.get_text() else []
+    ax.set_xticks(ax.get_xticks(), texts)
 
 
 def svg(figure: Figure) -> bytes:

@@ -24,6 +24,7 @@ from results.frames import (
     seeds,
     settings,
     varied,
+    with_baselines,
 )
 from results.stats import mean_range
 from schemas.report import METRICS
@@ -46,8 +47,8 @@ def data(db: "Database", sweep: str | None = None, **filters: Any) -> pd.DataFra
     `xsa_lambda` is the λ of the state: 0, or for XSA 1 where the store has it, else the largest.
     """
     pairs = db.pairs(sweep, **filters)
-    layers = of_pairs(db.layers(sweep, **arm_filters(filters)), pairs)
-    others = varied(pairs, besides=["xsa_lambda"])
+    layers = with_baselines(of_pairs(db.layers(sweep, **arm_filters(filters)), pairs), pairs)
+    others = varied(with_baselines(pairs, pairs, arm="sa_arm"), besides=["xsa_lambda"])
     last = layers["step"] == layers["steps"]
     baseline = layers["variant"] == "sa"
     lambdas = layers.loc[last & ~baseline, "xsa_lambda"].unique()
@@ -82,7 +83,7 @@ def draw(frame: pd.DataFrame) -> Figure:
             for metric, ax in zip(PANELS, line, strict=True):
                 _panel(ax, part[part["metric"] == metric])
             if values:
-                style.row_title(line[0], values)
+                style.row_title(line[0], describe(values))
         for ax in axes[-1]:
             ax.set_xlabel("layer")
         style.key(figure, [style.Entry(_name(frame, state), *_LOOKS[state]) for state in _states(frame)])

@@ -104,7 +104,7 @@ def draw(frame: pd.DataFrame) -> Figure:
             _zoom(line[:2], part)
             line[2].axhline(0, color=style.SA, linewidth=0.8, zorder=0)
             if values:
-                style.row_title(line[0], values)
+                style.row_title(line[0], frames.describe(values))
         for ax in axes[-1]:
             ax.set_xlabel("step")
         style.key(figure, list(variants.values()))

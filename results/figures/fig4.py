@@ -1,4 +1,4 @@
-"""Final validation loss against the learning rate, SA and XSA."""
+"""Final loss against the learning rate, SA and XSA."""
 
 from results.against import Against
 

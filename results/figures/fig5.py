@@ -1,4 +1,4 @@
-"""Final validation loss against the sequence length, SA and XSA.
+"""Final loss against the sequence length, SA and XSA.
 
 A longer sequence gives a token more context, so losses at different lengths are not one quantity: compare
 the differences.

@@ -1,4 +1,4 @@
-"""Final validation loss against the number of attention sinks, SA and XSA."""
+"""Final loss against the number of attention sinks, SA and XSA."""
 
 import pandas as pd
 

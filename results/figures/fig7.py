@@ -25,6 +25,7 @@ from results.frames import (
     seeds,
     settings,
     varied,
+    with_baselines,
 )
 from results.stats import mean_range, summarise
 from schemas.report import METRICS
@@ -43,9 +44,10 @@ def data(db: "Database", sweep: str | None = None, **filters: Any) -> pd.DataFra
     The quantities are `delta_val_loss` (paired, nats/token), `cos_zv` and `cos_yv`.
     """
     pairs = db.pairs(sweep, **filters)
+    pairs = with_baselines(pairs, pairs, arm="sa_arm")
     keys = [*varied(pairs, besides=["xsa_lambda"]), "xsa_lambda"]
     loss = summarise(pairs, keys).rename(columns={"delta": "mean"}).assign(quantity=LOSS)
-    layers = of_pairs(db.layers(sweep, **arm_filters(filters)), pairs)
+    layers = with_baselines(of_pairs(db.layers(sweep, **arm_filters(filters)), pairs), pairs)
     last = layers[(layers["step"] == layers["steps"]) & layers["metric"].isin(BIAS)]
     per_arm = last.groupby([*keys, "metric", "arm"], as_index=False)["value"].mean()
     bias = []
@@ -98,7 +100,7 @@ def draw(frame: pd.DataFrame) -> Figure:
                 style.axis_x(ax, "xsa_lambda", lambdas)
                 style.plain_y(ax)
             if values:
-                style.row_title(left, values)
+                style.row_title(left, frames.describe(values))
         for ax in axes[:-1].flat:
             ax.set_xlabel("")
         if line_axis:

@@ -22,13 +22,22 @@ def published(name: str) -> pd.DataFrame:
     return pd.read_csv(lookup("published table or figure", name, PUBLISHED))
 
 
-def overlays(names: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Return what can be drawn into figures, by name: into those in `names`, or all if that is empty.
+FIGURES = [name for name in PUBLISHED if name.startswith("fig")]
+"""Those that can be drawn into figures."""
+TABLES = ["table2"]
+"""Those that can stand in tables beside ours; in Table 1 the paper's always do."""
 
-    Raises `UserError` for a figure of which the paper gives no numbers.
+
+def overlays(names: Sequence[str], known: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """Return what the paper says in figures or tables, by name: in those in `names`, or all if that is empty.
+
+    Args:
+        names: what is asked for.
+        known: `FIGURES` or `TABLES`.
+
+    Raises `UserError` for one of which the paper gives no numbers to show beside ours.
     """
-    known = [name for name in PUBLISHED if name.startswith("fig")]
     for name in names:
         if name not in known:
-            raise UserError(f"The paper gives no numbers to draw into {name}, only into {and_list(known)}.")
+            raise UserError(f"The paper gives no numbers to show in {name}, only in {and_list(known)}.")
     return {name: published(name) for name in names or known}

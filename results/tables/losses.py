@@ -1,8 +1,8 @@
 """Final validation loss, XSA against SA.
 
 Losses in nats/token, means over n paired seeds: both arms of a pair have the same initial weights
-and batches. Δ is XSA − SA, negative where XSA is better, with its 95 % t interval and the p of a
-two-sided paired t-test.
+and batches. Bold: the lower mean, whether or not they differ significantly. Δ is XSA − SA, negative where
+XSA is better, with its 95 % t interval and the p of a two-sided paired t-test.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,12 @@ def draw(frame: pd.DataFrame) -> Table:
         ]
         for row in frame.to_dict("records")
     ]
+    level = len(axes) + 1
+    best = {
+        (i, level + (row["delta"] < 0))
+        for i, row in enumerate(frame.to_dict("records"))
+        if row["n"] and row["delta"]
+    }
     correction = f"Holm's correction is over the {tests} tests of this table." if tests > 1 else ""
     title = (__doc__ or "").partition("\n")[0]
-    return Table("losses", title, frames.caption(__doc__, correction, seeds_for(frame)), columns, rows)
+    return Table("losses", title, frames.caption(__doc__, correction, seeds_for(frame)), columns, rows, best)

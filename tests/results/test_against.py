@@ -1,6 +1,7 @@
 """Figures 4, 5 and 6: final validation loss against an axis."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ from matplotlib.axes import Axes
 
 from results import marks, style
 from results.figures import FIGURES
-from results.frames import MissingData, NotVaried
+from results.frames import MissingData, NotAsked
 from results.query import Database
 from results.record import save_sweep
-from results.reference import overlays
+from results.reference import published
 from results.store import Store
 from tests.conftest import fill, make_sweep
 
@@ -55,7 +56,8 @@ def _base(**changes: Any) -> dict[str, Any]:
 
 
 def panels(figure: Any) -> list[tuple[Axes, Axes]]:
-    return list(zip(figure.axes[::2], figure.axes[1::2], strict=True))
+    """The panels of validation losses and of their differences, which stand right of the training losses."""
+    return list(zip(figure.axes[1::3], figure.axes[2::3], strict=True))
 
 
 def of(frame: pd.DataFrame, quantity: str, **values: Any) -> pd.DataFrame:
@@ -85,6 +87,18 @@ def test_levels_are_over_finished_pairs_and_hold_each_baseline_once(db: Database
     assert (xsa["low"], xsa["high"]) == (done["xsa_val_loss"].min(), done["xsa_val_loss"].max())
     sa = of(level, "val_loss", lr=8e-3, xsa_lambda=0.0).iloc[0]
     assert (sa["n"], sa["n_diverged"]) == (3, 0)  # the pairs with λ = 0.5 all finished
+
+
+def test_training_losses_are_beside_those_of_validation(db: Database) -> None:
+    frame = FIG4.data(db, "lr")
+    pairs = db.pairs("lr", lr=2e-3, xsa_lambda=1.0)
+    xsa = of(frame, "train_loss", lr=2e-3, xsa_lambda=1.0).iloc[0]
+    assert (xsa["n"], xsa["mean"]) == (3, pytest.approx(pairs["xsa_train_loss"].mean()))
+    delta = of(frame, "delta_train_loss", lr=2e-3, xsa_lambda=1.0).iloc[0]
+    assert delta["mean"] == pytest.approx(pairs["delta_train_loss"].mean())
+    left = FIG4.draw(frame).axes[0]
+    assert left.get_title("left") == "training loss (nats/token)"
+    assert pytest.approx(xsa["mean"]) in [line.get_ydata()[0] for line in left.lines]
 
 
 def test_what_diverged_is_counted_and_marked(db: Database) -> None:
@@ -136,22 +150,22 @@ def test_a_pair_without_sinks_belongs_to_every_kind_of_sink(db: Database) -> Non
 
 
 def test_a_sweep_that_does_not_vary_the_axis_is_another_figure_s(db: Database) -> None:
-    with pytest.raises(NotVaried, match=r"values of sequence length; there is one \(16\)\."):
+    with pytest.raises(NotAsked, match=r"values of sequence length; there is one \(16\)\."):
         FIG5.draw(FIG5.data(db, "lr"))
-    with pytest.raises(NotVaried, match="values of learning rate; there is one for each model size"):
+    with pytest.raises(NotAsked, match="values of learning rate; there is one for each model size"):
         FIG4.draw(FIG4.data(db, "tied"))
-    with pytest.raises(NotVaried, match="there is none"):
+    with pytest.raises(NotAsked, match="there is none"):
         FIG4.draw(FIG4.data(db, "lr", xsa_lambda=0))
 
 
 def test_a_sweep_that_has_one_value_so_far_lacks_data(db: Database) -> None:
     with pytest.raises(MissingData, match=r"values of attention sinks; there is one \(4\)\.") as raised:
         FIG6.draw(FIG6.data(db, "sinks", n_sinks=[4, 16]))
-    assert not isinstance(raised.value, NotVaried)
+    assert not isinstance(raised.value, NotAsked)
 
 
 def test_published_differences_are_beside_ours_and_named(db: Database) -> None:
-    overlay = overlays(["fig6"])["fig6"]
+    overlay = published("fig6")
     plain, frame = FIG6.data(db, "sinks"), FIG6.data(db, "sinks", overlay=overlay)
     assert of(frame, "published")["n_sinks"].tolist() == overlay["n_sinks"].tolist()
     pd.testing.assert_frame_equal(frame[frame["quantity"] != "published"][[*plain]], plain)
@@ -164,7 +178,7 @@ def test_published_differences_are_beside_ours_and_named(db: Database) -> None:
 
 
 def test_published_differences_are_in_every_row(db: Database) -> None:
-    overlay = overlays(["fig6"])["fig6"].rename(columns={"n_sinks": "seq_len"})
+    overlay = published("fig6").rename(columns={"n_sinks": "seq_len"})
     frame = FIG5.data(db, "seq_len", overlay=overlay)
     assert of(frame, "published")["n_sinks"].tolist() == [0, 0, 0, 2, 2, 2]
 
@@ -178,8 +192,20 @@ def test_only_claimed_differences_are_filled() -> None:
     assert hollow.get_markerfacecolor() == "white"
 
 
-def test_labels_that_would_touch_are_left_out() -> None:
-    _, axes = style.panels(1, 1, height=1)
-    style.axis_x(axes[0][0], "lr", [1e-3, 1.05e-3, 2e-3, 1e-2])
-    assert [label.get_text() for label in axes[0][0].get_xticklabels()] == ["0.001", "", "0.002", "0.01"]
-    assert axes[0][0].get_xticks().tolist() == [1e-3, 1.05e-3, 2e-3, 1e-2]
+def test_labels_that_would_touch_are_left_out_and_the_first_ones_stay() -> None:
+    figure, axes = style.panels(1, 1, height=1)
+    style.axis_x(axes[0][0], "lr", [1e-3, 1e-2, 1.05e-3, 4e-3])
+    style.settle(figure)
+    assert [label.get_text() for label in axes[0][0].get_xticklabels()] == ["0.001", "0.01", "", "0.004"]
+    assert axes[0][0].get_xticks().tolist() == [1e-3, 1e-2, 1.05e-3, 4e-3]
+
+
+@pytest.mark.parametrize(("name", "sweep"), [("fig4", "lr"), ("fig6", "sinks")])
+def test_no_two_labels_touch_beside_the_papers_values(db: Database, name: str, sweep: str) -> None:
+    file = FIGURES[name].load()
+    figure = file.draw(file.data(db, sweep, overlay=published(name)))
+    for ax in figure.axes:
+        boxes = [label.get_window_extent() for label in ax.get_xticklabels() if label.get_text()]
+        boxes.sort(key=lambda box: box.x0)
+        assert len(boxes) > 1
+        assert all(a.x1 < b.x0 for a, b in pairwise(boxes))

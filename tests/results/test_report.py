@@ -10,9 +10,11 @@ import pytest
 from results import report
 from results.findings import findings
 from results.query import Database
+from results.reference import published
 from results.store import Store
 from schemas.names import UnknownName
 from tests.conftest import fill, make_sweep
+from tests.results.measured import bench_rows, measure, tell_evals
 
 
 def test_report_is_one_page_with_its_files_and_the_same_twice(filled: Database, tmp_path: Path) -> None:
@@ -27,6 +29,20 @@ def test_report_is_one_page_with_its_files_and_the_same_twice(filled: Database, 
     }
     assert len(list((tmp_path / "out" / "figures").iterdir())) == 12
     assert report.write(filled, "small", tmp_path / "again").read_text() == page
+
+
+def test_report_shows_evaluations_and_blocks_where_there_are_some_and_the_paper_if_asked(
+    store: Store, filled: Database, tmp_path: Path
+) -> None:
+    tell_evals(store, make_sweep())
+    measure(store, bench_rows([64, 128], [128], ["eager", "compiled"]))
+    plain = report.write(filled, "small", tmp_path / "plain").read_text()
+    assert plain.count("data:image/svg+xml;base64,") == 4 and 'id="fig2"' in plain
+    assert re.search(r"<td class=\"right\"><b>\d", plain) and "paper</td>" not in plain
+    overlays = {"table2": published("table2")}
+    beside = report.write(filled, "small", tmp_path / "beside", overlays=overlays).read_text()
+    assert '<tr class="first"><td class="left">0.7B, paper</td>' in beside
+    assert "0.4, 1.7 and 2.3 of these standard errors" in beside
 
 
 def test_texts_are_escaped_and_failures_told(troubled: Database, tmp_path: Path) -> None:
@@ -99,14 +115,16 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 @pytest.mark.browser
 def test_report_in_a_browser_on_phone_and_desktop_in_light_and_dark(
-    troubled: Database, tmp_path: Path
+    store: Store, troubled: Database, tmp_path: Path
 ) -> None:
     if CHROMIUM is None:
         assert "CI" not in os.environ, "CI must have Chromium"
         pytest.skip("Chromium is not installed")
     from playwright.sync_api import sync_playwright
 
-    url = report.write(troubled, "small", tmp_path / "out").as_uri()
+    tell_evals(store, make_sweep())
+    measure(store, bench_rows([64, 128], [128], ["eager", "compiled"]))
+    url = report.write(troubled, "small", tmp_path / "out", overlays={"table2": published("table2")}).as_uri()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for scheme, width in product(("light", "dark"), (390, 1280)):
@@ -121,7 +139,7 @@ def test_report_in_a_browser_on_phone_and_desktop_in_light_and_dark(
             assert [other for other in asked if not other.startswith(("data:", url))] == []
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
             loaded = page.evaluate("[...document.images].map(i => i.complete && i.naturalWidth > 0)")
-            assert loaded == [True] * 3
+            assert loaded == [True] * 4
             paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
             page.close()

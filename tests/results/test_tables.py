@@ -11,12 +11,15 @@ from results.stats import seeds_needed
 from results.store import Store
 from results.tables import TABLES, save
 from tests.conftest import fill, make_sweep
+from tests.results.measured import tell_evals
 
 LOSSES, TABLE1 = TABLES["losses"].load(), TABLES["table1"].load()
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_table_is_written_in_every_form(name: str, filled: Database, tmp_path: Path) -> None:
+def test_table_is_written_in_every_form(name: str, store: Store, filled: Database, tmp_path: Path) -> None:
+    if name == "table2":
+        tell_evals(store, make_sweep())
     paths = TABLES[name].save(filled, tmp_path, sweep="small")
     assert [path.suffix for path in paths] == [".txt", ".md", ".tex", ".csv"]
     assert all(path.stat().st_size for path in paths)
@@ -79,6 +82,12 @@ def test_table1_counts_shared_keys_and_what_the_arms_reported(store: Store, tmp_
     assert TABLE1.draw(frame.assign(most=2_000)).rows[0][-1] == "1,234 to 2,000"
 
 
+def test_the_lower_loss_is_in_bold(filled: Database) -> None:
+    table = LOSSES.draw(LOSSES.data(filled, "small"))
+    assert table.best == {(1, 3), (2, 3)}  # XSA's, and neither where it is SA itself
+    assert "**3.4" in table.markdown() or r"\textbf{" in table.latex()
+
+
 def test_lambda_zero_is_no_evidence(filled: Database) -> None:
     row = LOSSES.draw(LOSSES.data(filled, "small")).rows[0]
     assert row[-1] == "SA itself"
@@ -129,6 +138,14 @@ def test_latex_is_escaped() -> None:
     assert r"1 & a|b \& $<$c$>$ \\" in latex
     assert r"\caption{\textbf{Title} 50 \% of a\_b}" in latex
     assert latex.count(r"\toprule") == latex.count(r"\midrule") == latex.count(r"\bottomrule") == 1
+
+
+def test_best_cells_are_bold_and_groups_are_apart() -> None:
+    rows = [["a", "1 %"], ["b", "2 %"]]
+    table = Table("x", "Title", "", [Column("λ"), Column("p")], rows, best={(1, 1)}, groups={1})
+    assert r"b & \textbf{2 \%} \\" in table.latex() and r"\addlinespace" in table.latex()
+    assert "| b | **2 %** |" in table.markdown()
+    assert table.text().splitlines()[4:7] == ["a  1 %", "", "b  2 %"]
 
 
 def test_csv_holds_the_numbers(filled: Database, tmp_path: Path) -> None:
