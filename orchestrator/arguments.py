@@ -1,5 +1,6 @@
 """What command-line arguments mean, and whether what they name can be used."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,30 @@ Where = Annotated[
 Out = Annotated[
     Path | None, typer.Option("--out", help="The directory to write to.", show_default="reports/SWEEP")
 ]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        envvar="XSA_DATA",
+        help="The data folder: a path or an fsspec URL.",
+        show_default="data/ beside the store",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        envvar="RAY_ADDRESS",
+        help="The Ray cluster to run on: `auto` or HOST:PORT.",
+        show_default="a Ray of its own",
+    ),
+]
+
+
+def use_cluster(address: str | None) -> None:
+    """Let this process, and what it starts, use the Ray cluster at an address, if one is given."""
+    if address:
+        os.environ["RAY_ADDRESS"] = address
 
 
 def parse_where(conditions: list[str] | None) -> dict[str, Any]:

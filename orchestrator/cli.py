@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from orchestrator.arguments import AsJson, Db, SweepName, Where, parse_where
+from orchestrator.arguments import Address, AsJson, Data, Db, SweepName, Where, parse_where, use_cluster
+from orchestrator.cli_bench import bench_app
+from orchestrator.cli_cluster import cluster_app, submit_app
+from orchestrator.cli_data import data_app
 from orchestrator.cli_db import db_app
+from orchestrator.cli_eval import TaskData, check_task_data, eval_app, evaluate_sweep
 from orchestrator.cli_look import look_app
 from schemas.errors import UserError
 
@@ -19,8 +23,8 @@ if TYPE_CHECKING:
     from schemas.sweep import Sweep
 
 ORDER = (
-    *("plan", "run", "retry", "stop", "status", "show", "results", "figures", "tables", "report"),
-    *("ingest", "db", "axes"),
+    *("plan", "run", "retry", "eval", "stop", "status", "show", "results", "figures", "tables", "report"),
+    *("bench", "submit", "cluster", "data", "ingest", "db", "axes"),
 )
 """The commands as `xsa --help` lists them: as one needs them."""
 
@@ -39,13 +43,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-app.registered_commands += look_app.registered_commands
+app.registered_commands += eval_app.registered_commands
+app.registered_commands += (
+    bench_app.registered_commands + look_app.registered_commands + submit_app.registered_commands
+)
+app.add_typer(cluster_app, name="cluster")
+app.add_typer(data_app, name="data")
 app.add_typer(db_app, name="db")
 
 SweepFile = Annotated[Path, typer.Argument(help="The sweep's YAML file.", metavar="SWEEP.yaml")]
 Storage = Annotated[
     Path | None,
-    typer.Option("--storage", help="Where the arms' folders go.", show_default="runs/ beside the store"),
+    typer.Option(
+        "--storage",
+        envvar="XSA_STORAGE",
+        help="Where the arms' folders go.",
+        show_default="runs/ beside the store",
+    ),
 ]
 
 
@@ -59,6 +73,7 @@ def plan(
     ] = None,
     db: Db = None,
     storage: Storage = None,
+    data: Data = None,
     json: AsJson = False,
 ) -> None:
     """Say what a sweep would train, and its cost.
@@ -69,13 +84,13 @@ def plan(
     from orchestrator.explain import print_explanation, print_ids
     from orchestrator.plan import Plan
     from orchestrator.preview import preview, print_preview
-    from orchestrator.show import print_json
+    from orchestrator.show import console, print_json
     from orchestrator.supervise import current_plan
     from results.location import store_exists
 
     if ids and explain:
         raise UserError("--ids and --explain answer two questions; leave one of them out.")
-    sweep = _load(sweep_file)
+    sweep, unprepared = _load(sweep_file, data, db)
     with ExitStack() as stack:
         database = stack.enter_context(results.open(db)) if store_exists(db) else None
         made = current_plan(database.store, sweep) if database else Plan.make(sweep, {})
@@ -86,13 +101,22 @@ def plan(
         else:
             store = database.store if database else None
             runs = store.default_storage() if store else Path("runs")
-            told = preview(made, store, (storage or runs).absolute())
+            told = preview(made, store, (storage or runs).absolute()) | {"unprepared": unprepared}
             print_json(told) if json else print_preview(told, sweep.runtime)
+    for line in unprepared if not json else []:
+        console.print(line, markup=False, soft_wrap=True)
 
 
 @app.command()
-def run(sweep_file: SweepFile, db: Db = None, storage: Storage = None) -> None:
-    """Train whatever a sweep still needs.
+def run(
+    sweep_file: SweepFile,
+    db: Db = None,
+    storage: Storage = None,
+    data: Data = None,
+    task_data: TaskData = None,
+    address: Address = None,
+) -> None:
+    """Train whatever a sweep still needs, then evaluate.
 
     Running it again does only what is not done, and goes on where a run was stopped or killed.
 
@@ -101,11 +125,17 @@ def run(sweep_file: SweepFile, db: Db = None, storage: Storage = None) -> None:
     from orchestrator.supervise import prepare_storage
     from results.store import Store
 
-    sweep = _load(sweep_file)
+    use_cluster(address)
+    sweep, _ = _load(sweep_file, data, db)
+    check_task_data(sweep, task_data)
     if storage:
         prepare_storage(storage)  # before a store is made for nothing
+    sweep = _with_data(sweep, data, db)
     with Store.open(db, mode="write") as store:
-        _train(store, db, sweep, (storage or store.default_storage()).absolute(), None)
+        code, stopped = _train(store, db, sweep, (storage or store.default_storage()).absolute(), None)
+        if sweep.evals and not stopped:
+            code = evaluate_sweep(store, sweep, task_data) or code
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -125,6 +155,8 @@ def retry(
     ] = None,
     db: Db = None,
     storage: Storage = None,
+    data: Data = None,
+    address: Address = None,
 ) -> None:
     """Try again just those arms of a sweep that failed.
 
@@ -137,9 +169,11 @@ def retry(
     from orchestrator.show import console
     from results.store import Store
 
+    use_cluster(address)
     statuses, causes = status or ["failed"], cause or []
     with results.open(db) as database:
         wanted, kept_in = stored_sweep(database, sweep)
+        wanted = _with_data(wanted, data, db)
         only = chosen_arms(database, wanted, statuses=statuses, causes=causes, where=parse_where(where))
     runtime = changed_runtime(wanted.runtime, resources or [])
     if not only:
@@ -147,11 +181,16 @@ def retry(
         return
     console.print(f"{sweep}: {len(only)} arms to try again.")
     with Store.open(db, mode="write") as store:
-        _train(store, db, wanted.model_copy(update={"runtime": runtime}), storage or Path(kept_in), only)
+        code, _ = _train(
+            store, db, wanted.model_copy(update={"runtime": runtime}), storage or Path(kept_in), only
+        )
+    raise typer.Exit(code)
 
 
-def _train(store: "Store", db: str | None, sweep: "Sweep", storage: Path, only: set[str] | None) -> None:
-    """Run a sweep, or only these arms of it, and end with the exit code that says how it went."""
+def _train(
+    store: "Store", db: str | None, sweep: "Sweep", storage: Path, only: set[str] | None
+) -> tuple[int, bool]:
+    """Run a sweep, or only these arms of it; return the exit code that says how it went, and if it was stopped."""
     from orchestrator.show import console, print_outcome
     from orchestrator.supervise import run as run_sweep
 
@@ -159,10 +198,10 @@ def _train(store: "Store", db: str | None, sweep: "Sweep", storage: Path, only: 
     outcome = run_sweep(store, sweep, storage.absolute(), console, only=only)
     print_outcome(outcome, db, store.name)
     if outcome.signal is not None:
-        raise typer.Exit(128 + outcome.signal)
+        return 128 + outcome.signal, True
     left = [arm for arm in outcome.plan.unfinished() if only is None or arm.id in only]
-    if any(outcome.plan.status(arm.id) != "running" for arm in left):
-        raise typer.Exit(1)  # something is left that no other run is training either
+    # 1 where something is left that no other run is training either
+    return int(any(outcome.plan.status(arm.id) != "running" for arm in left)), outcome.stopped
 
 
 @app.command()
@@ -229,17 +268,26 @@ def _print_notes(store: "Store") -> None:
         console.print(note, markup=False, soft_wrap=True)
 
 
-def _load(sweep_file: Path) -> "Sweep":
-    """Read a sweep, and check that there is data for each of its trials."""
+def _load(sweep_file: Path, data: str | None, db: str | None) -> "tuple[Sweep, list[str]]":
+    """Read a sweep on its data, and check that they are enough; return it, and a line for what is not prepared."""
+    from orchestrator.data import data_folder, on_data
     from schemas.sweep import Sweep
-    from trainer.data import check_data
 
     sweep = Sweep.load(sweep_file)
+    folder = data_folder(data or sweep.runtime.data, db)
     try:
-        check_data(sweep.trials())
+        sweep, missing = on_data(sweep, folder)
     except UserError as error:
         raise UserError(f"{sweep_file}: {error}") from None
-    return sweep
+    return sweep, [f"{one.advice(folder)}." for one in missing]
+
+
+def _with_data(sweep: "Sweep", data: str | None, db: str | None) -> "Sweep":
+    """Return the sweep on its data, which are prepared first where they are files that are not yet."""
+    from orchestrator.data import data_folder, with_data
+    from orchestrator.show import console
+
+    return with_data(sweep, data_folder(data or sweep.runtime.data, db), console)
 
 
 def main() -> None:

@@ -101,15 +101,16 @@ def figures(
     Example: xsa figures quickstart fig7 --out figures
     """
     import results
-    from orchestrator.show import write
+    from orchestrator.show import note, write
     from results.figures import FIGURES
+    from results.reference import FIGURES as PUBLISHED
     from results.reference import overlays
 
     filters = parse_where(where)
-    beside = overlays(names or []) if published else {}
+    beside = overlays(names or [], PUBLISHED) if published else {}
     with results.open(db) as database:
         directory = _directory(out, sweep)
-        write(
+        made = write(
             "figure",
             FIGURES,
             names,
@@ -119,6 +120,7 @@ def figures(
             directory=directory,
             overlays=beside,
         )
+    note(db, "figure", made, sweep=sweep, filters=filters)
 
 
 @look_app.command()
@@ -129,6 +131,9 @@ def tables(
     ] = None,
     db: Db = None,
     where: Where = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Add the paper's numbers beside ours, where a table can.")
+    ] = False,
     out: Out = None,
 ) -> None:
     """Write tables: text, Markdown, LaTeX and CSV.
@@ -136,27 +141,50 @@ def tables(
     Example: xsa tables quickstart losses
     """
     import results
-    from orchestrator.show import write
+    from orchestrator.show import note, write
+    from results.reference import TABLES as PUBLISHED
+    from results.reference import overlays
     from results.tables import TABLES
 
     filters = parse_where(where)
+    beside = overlays(names or [], PUBLISHED) if published else {}
     with results.open(db) as database:
         directory = _directory(out, sweep)
-        write("table", TABLES, names, database=database, sweep=sweep, filters=filters, directory=directory)
+        made = write(
+            "table",
+            TABLES,
+            names,
+            database=database,
+            sweep=sweep,
+            filters=filters,
+            directory=directory,
+            overlays=beside,
+        )
+    note(db, "table", made, sweep=sweep, filters=filters)
 
 
 @look_app.command()
-def report(sweep: SweepName, db: Db = None, out: Out = None) -> None:
+def report(
+    sweep: SweepName,
+    db: Db = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Add the paper's numbers beside ours, where it gives any.")
+    ] = False,
+    out: Out = None,
+) -> None:
     """Write figures, tables and report.html.
 
     Example: xsa report quickstart
     """
     import results
-    from orchestrator.show import console
+    from orchestrator.show import console, note
+    from results.reference import FIGURES, TABLES, overlays
     from results.report import write
 
+    beside = overlays([], [*FIGURES, *TABLES]) if published else {}
     with results.open(db) as database:
-        path = write(database, sweep, _directory(out, sweep))
+        path = write(database, sweep, _directory(out, sweep), overlays=beside)
+    note(db, "report", {"report": [path]}, sweep=sweep, filters={})
     console.print(f"Report: {path}", soft_wrap=True, highlight=False)
 
 

@@ -37,6 +37,8 @@ _ATTEMPT = (
     *("peak_rss_bytes", "peak_gpu_bytes", "git_sha", "dirty", "started_at", "ended_at", "wall_s"),
 )
 
+_SCORE = ("task", "metric", "n_shot", "item_limit", "value", "stderr", "n_items", "error")
+
 
 def print_found(database: "Database", found: Found, *, as_json: bool) -> None:
     """Print an arm or a trial."""
@@ -70,6 +72,7 @@ def arm_document(database: "Database", arm_id: str) -> dict[str, Any]:
         "attempts": records(database.attempts(arm=short, columns=_ATTEMPT)),
         "losses": {split: _losses(curves, split) for split in ("train_loss", "val_loss")},
         "curves": curves,
+        "evals": records(database.evals(arm=short, columns=_SCORE)),
         "layers": records(layers[layers["step"] == layers["step"].max()]),
     }
 

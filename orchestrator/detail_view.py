@@ -44,7 +44,15 @@ def arm_view(arm: Row) -> list[RenderableType]:
         "trained": duration(arm["wall_s"]) if arm["wall_s"] else None,
     }
     head = Text(f"arm {arm['id'][:12]}: ").append(_status(arm)).append(f" at step {_step(arm)}")
-    return [head, facts(known), *_settings(arm["axes"]), *_attempts(arm), *_curves(arm), *_layers(arm)]
+    return [
+        head,
+        facts(known),
+        *_settings(arm["axes"]),
+        *_attempts(arm),
+        *_curves(arm),
+        *_layers(arm),
+        *_evals(arm),
+    ]
 
 
 def pair_view(pair: Row) -> list[RenderableType]:
@@ -183,6 +191,20 @@ def _layers(arm: Row) -> list[RenderableType]:
             numbers = [fmean(finite), values[0], values[-1]]
             lines.append([metric, *map(_number, numbers), sparkline(values)])
     return [Text(f"\nbias metrics at step {arm['layers'][0]['step']:,}"), columns(lines)]
+
+
+def _evals(arm: Row) -> list[RenderableType]:
+    """Return the downstream scores, or why a task has none."""
+    lines = []
+    for row in arm["evals"]:
+        if row["error"]:
+            lines.append([row["task"], row["error"]])
+            continue
+        spread = "" if row["stderr"] is None else f" ± {row['stderr']:.4f}"
+        shots = f", {row['n_shot']} solved examples" if row["n_shot"] else ""
+        items = f"{row['n_items']:,} items{shots}"
+        lines.append([row["task"], f"{row['metric']} {row['value']:.4f}{spread} on {items}"])
+    return [Text("\ndownstream scores"), columns(lines)] if lines else []
 
 
 def _number(value: Any) -> str:

@@ -56,8 +56,10 @@ def explain(error: BaseException | None) -> Failure:
         return Failure("store_error", message, details)
     if isinstance(error, TuneEnded):
         return Failure("interrupted", message, blameless=True)
-    if names & {"FolderBusy", "StaleAttempt"}:
+    if "StaleAttempt" in names:
         return Failure("interrupted", message, details)
+    if "FolderBusy" in names:  # by a worker whose node is taken for dead, and which does not know it yet
+        return Failure("node_lost", message, details)
     if "TrialTimeout" in names:
         return Failure("timeout", message, details)
     if "OutOfMemoryError" in names:

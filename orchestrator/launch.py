@@ -8,7 +8,8 @@ import logging
 import os
 import socket
 import tempfile
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -30,10 +31,13 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 
+from orchestrator.evaluate import Job as EvalJob
 from orchestrator.owner import Place
+from orchestrator.resources import bundle_of, refuse, slots_on
 from orchestrator.session import Session
-from orchestrator.worker import PLACE, REPORT, train_trial
+from orchestrator.worker import PLACE, REPORT, evaluate_arm, train_trial
 from schemas.errors import UserError
+from schemas.evals import TaskResult
 from schemas.report import Report
 from schemas.sweep import Runtime
 
@@ -41,6 +45,8 @@ logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what it would say, t
 
 REACH_S = 5.0
 """How long a cluster may take to answer at all."""
+HEARD_S = 1.0
+"""Seconds of silence after which the driver of an evaluation looks about itself."""
 OBJECT_STORE_BYTES = 200_000_000
 """Enough for the jobs' settings; Ray would take 30 % of the machine's memory."""
 
@@ -63,12 +69,24 @@ def connected_ray() -> Iterator[None]:
     )
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
-    except (ConnectionError, ValueError) as error:
-        raise UserError(f"There is no Ray cluster at RAY_ADDRESS={address}: {error}") from None
+    except Exception as error:  # of any kind: where a node does not start, Ray raises a bare one
+        raise UserError(_why_unconnected(address, error)) from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _why_unconnected(address: str, error: Exception) -> str:
+    said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    if "uthenticat" in type(error).__name__ + said or "InvalidAuthToken" in said:
+        return (
+            f"The Ray cluster at RAY_ADDRESS={address} refuses this token, or asks for one ({said}). Set "
+            "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the token that its head was given."
+        )
+    if address == "local":
+        return f"Ray did not start on this machine ({said}). Nothing is lost: try again when it is less busy."
+    return f"There is no Ray cluster at RAY_ADDRESS={address}: {said}"
 
 
 def _check_reachable(address: str) -> None:
@@ -84,19 +102,6 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
-def bundle_of(runtime: Runtime) -> dict[str, float]:
-    """Return what Ray reserves for a trial."""
-    asked = {
-        "CPU": runtime.cpus_per_trial,
-        "GPU": runtime.gpus_per_trial,
-        "memory": (runtime.memory_gib_per_trial or 0) * 2**30,
-        **runtime.custom_resources,
-    }
-    if runtime.accelerator_type:
-        asked[f"accelerator_type:{runtime.accelerator_type}"] = 0.001  # nodes have 1 of their own kind
-    return {resource: float(amount) for resource, amount in asked.items() if amount}
-
-
 def _nodes(avoided: Collection[str]) -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in avoided]
 
@@ -107,41 +112,11 @@ def count_slots(runtime: Runtime, avoided: Collection[str] = ()) -> int:
     Raises:
         UserError: no node can ever hold one trial, for which Tune would wait without an end.
     """
-    nodes, bundle = _nodes(avoided), bundle_of(runtime)
-    slots = sum(
-        min(int(node.get(key, 0.0) / amount + 1e-9) for key, amount in bundle.items()) for node in nodes
-    )
-    if slots or avoided:
-        return slots
-    for resource, wanted in bundle.items():
-        most = max((node.get(resource, 0.0) for node in nodes), default=0.0)
-        if wanted > most:
-            raise UserError(_infeasible(resource, wanted, most, nodes))
-    wanted_at_once = ", ".join(_amount(resource, amount) for resource, amount in bundle.items())
-    raise UserError(
-        f"No node has all that a trial asks for at once: {wanted_at_once}. Lower it, or add a node."
-    )
-
-
-def _infeasible(resource: str, wanted: float, most: float, nodes: list[dict[str, float]]) -> str:
-    if resource.startswith("accelerator_type:"):
-        kinds = sorted(
-            {key.partition(":")[2] for node in nodes for key in node if key.startswith("accelerator_type:")}
-        )
-        return (
-            f"runtime.accelerator_type asks for {resource.partition(':')[2]}, and the nodes have "
-            f"{', '.join(kinds) or 'no accelerators'}. Name one of theirs, or add a node."
-        )
-    key = {"CPU": "cpus_per_trial", "GPU": "gpus_per_trial", "memory": "memory_gib_per_trial"}.get(resource)
-    key = key or f"custom_resources.{resource}"
-    return (
-        f"runtime.{key} asks for {_amount(resource, wanted)}, but no node has more than "
-        f"{_amount(resource, most)}. Lower it, or add a node."
-    )
-
-
-def _amount(resource: str, amount: float) -> str:
-    return f"{amount / 2**30:.3g} GiB of memory" if resource == "memory" else f"{amount:g} {resource}"
+    nodes = _nodes(avoided)
+    slots = slots_on(nodes, runtime)
+    if not slots and not avoided:
+        refuse(nodes, runtime)
+    return slots
 
 
 def run_session(session: Session) -> None:
@@ -182,6 +157,61 @@ def run_session(session: Session) -> None:
             ),
         )
         tuner.fit()
+
+
+def run_evaluations(
+    jobs: Sequence[EvalJob], stop_file: Path, data: Path | None
+) -> Iterator[tuple[EvalJob, TaskResult | Exception | None] | tuple[None, None]]:
+    """Evaluate each job's arm in a Ray task, and yield what is heard, with the job that it is about.
+
+    None is heard when a task begins, each result when it is there, and an exception where the task
+    ended of one. (None, None) comes about once a second while nothing is heard.
+    """
+    runtimes = {job.runtime.model_dump_json(): job.runtime for job in jobs}
+    most = 2 * max(map(count_slots, runtimes.values()))  # one waits for each that runs
+    waiting, streams = deque(jobs), dict[Any, EvalJob]()
+    while waiting or streams:
+        if stop_file.exists():
+            waiting.clear()
+        while waiting and len(streams) < most:
+            job = waiting.popleft()
+            streams[_evaluation(job, stop_file, data)] = job
+        if not streams:
+            return
+        ready, _ = ray.wait(list(streams), timeout=HEARD_S)
+        if not ready:
+            yield None, None
+            continue
+        job = streams[ready[0]]
+        try:
+            text = ray.get(next(ready[0]))
+        except StopIteration:
+            del streams[ready[0]]
+        except Exception as error:  # whatever the worker died of is the driver's to judge
+            del streams[ready[0]]
+            yield job, error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+        else:
+            yield job, text and TaskResult.loads(text)
+
+
+def _evaluation(job: EvalJob, stop_file: Path, data: Path | None) -> Any:
+    """Start a job's Ray task with what Ray reserves for a trial, and return the stream of what it tells."""
+    bundle = bundle_of(job.runtime)
+    task = ray.remote(evaluate_arm).options(
+        num_cpus=bundle.pop("CPU", 0.0),
+        num_gpus=bundle.pop("GPU", 0.0),
+        memory=bundle.pop("memory", None),
+        resources=bundle,
+        num_returns="streaming",
+        max_retries=0,
+    )
+    return task.remote(
+        folder=str(job.folder),
+        evals=job.evals.model_dump_json(),
+        runtime=job.runtime.model_dump_json(),
+        data=str(data) if data else None,
+        stop_file=str(stop_file),
+    )
 
 
 class _Jobs(Searcher):  # type: ignore[misc] # Ray is not typed

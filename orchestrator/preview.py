@@ -14,6 +14,7 @@ from rich.table import Table
 from orchestrator.plan import Plan, changes, cost, label
 from orchestrator.progress import duration, quantity
 from orchestrator.show import console
+from results.eval_state import evaluated
 from results.state import trained, wanted_arms
 from results.store import Store
 from schemas.sweep import Runtime
@@ -86,6 +87,7 @@ def preview(plan: Plan, store: Store | None, storage: Path) -> dict[str, Any]:
                 for (field, old, new), n in changed.edits.items()
             ],
         },
+        "evals": _evals(plan, store),
         "not_done": [
             {
                 "arm": arm.id[:12],
@@ -97,6 +99,17 @@ def preview(plan: Plan, store: Store | None, storage: Path) -> dict[str, Any]:
             if (why := _why(plan, arm.id))
         ],
     }
+
+
+def _evals(plan: Plan, store: Store | None) -> dict[str, Any] | None:
+    """Return how many downstream evaluations the sweep asks for, and how many of them have no scores."""
+    if (asked := plan.sweep.evals) is None:
+        return None
+    arms = [arm_id for arm_id in plan.arms if plan.status(arm_id) != "diverged"]
+    known = evaluated(store, arms) if store else {}
+    has = sum(known.get(arm_id, {}).get(key, "none") is None for arm_id in arms for key in asked.wanted())
+    wanted = len(arms) * len(asked.tasks)
+    return {"tasks": asked.tasks, "limit": asked.limit, "wanted": wanted, "missing": wanted - has}
 
 
 def _why(plan: Plan, arm_id: str) -> str | None:
@@ -130,6 +143,9 @@ def print_preview(told: dict[str, Any], runtime: Runtime) -> None:
     if told["tokens"]:
         for name, line in _needs(told, runtime).items():
             table.add_row(name, line)
+    if evals := told["evals"]:
+        tasks = escape(", ".join(evals["tasks"]))
+        table.add_row("to evaluate", f"{evals['missing']:,} of {evals['wanted']:,}  [dim]({tasks})[/]")
     console.print(table)
     reasons = Counter((row["status"], row["why"]) for row in told["not_done"])
     examples = {(row["status"], row["why"]): row for row in told["not_done"]}

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from results.registry import Entry
 
 console = Console(highlight=False)
+NOTE_WAIT_S = 1.0
+"""How long to wait with what is made for others to finish writing to the store."""
 
 
 def print_json(document: Any) -> None:
@@ -80,8 +82,10 @@ def write(
     filters: Mapping[str, Any],
     directory: Path,
     overlays: Mapping[str, Any] | None = None,
-) -> None:
+) -> dict[str, list[Path]]:
     """Write figures or tables, those that are named or all; what lacks data is an error if named, else a line.
+
+    Returns the files of each.
 
     Args:
         kind: what they are.
@@ -91,20 +95,42 @@ def write(
         sweep: whose pairs they show.
         filters: axes and values of the pairs they show.
         directory: where to.
-        overlays: published numbers to draw beside ours, by figure.
+        overlays: published numbers to show beside ours, by figure or table.
     """
     from results.frames import MissingData
 
+    made: dict[str, list[Path]] = {}
     for entry in [lookup(kind, name, known) for name in names or known]:
         try:
             more = {"overlay": overlays[entry.name]} if overlays and entry.name in overlays else {}
-            paths = entry.save(database, directory, sweep=sweep, **filters, **more)
+            paths = made[entry.name] = entry.save(database, directory, sweep=sweep, **filters, **more)
         except MissingData as error:
             if names:
                 raise
             console.print(f"{entry.name}: not made. {escape(str(error))}", soft_wrap=True)
         else:
             console.print(f"{entry.name}: {', '.join(map(str, paths))}", soft_wrap=True)
+    return made
+
+
+def note(
+    db: str | None,
+    kind: Literal["figure", "table", "report"],
+    made: Mapping[str, Sequence[Path]],
+    *,
+    sweep: str,
+    filters: Mapping[str, Any],
+) -> None:
+    """Tell the store what was made of it, where it can be written to. The arguments are `record_artifacts`'s."""
+    from results.location import StoreError
+    from results.record_made import record_artifacts
+    from results.store import Store
+
+    try:
+        with Store.open(db, mode="write", wait_s=NOTE_WAIT_S) as store:
+            record_artifacts(store, kind, made, sweep=sweep, filters=filters)
+    except StoreError:
+        return  # it is read-only, or in use for long: the files are there, and that is what was asked for
 
 
 def print_axes() -> None:

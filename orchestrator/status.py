@@ -53,6 +53,9 @@ _RUNS = """
 SELECT s.owner, s.hostname, s.pid, s.started_at_us, s.seen_at_us, s.stop_at_us
 FROM session s JOIN sweep w ON w.id = s.sweep_id WHERE w.name = :sweep AND s.ended_at_us IS NULL
 ORDER BY s.started_at_us, s.id"""
+_EVALS = """
+SELECT e.task, e.error, count(*) AS arms FROM eval_result e JOIN v_sweep_arms v ON v.arm_id = e.arm_id
+JOIN sweep w ON w.id = v.sweep_id WHERE w.name = :sweep GROUP BY e.task, e.error ORDER BY e.task, e.error"""
 _EVENTS = """
 SELECT e.time_us AS noted_at_us, e.level, e.kind, e.message, substr(a.fingerprint, 1, 12) AS arm
 FROM event e JOIN sweep w ON w.id = e.sweep_id LEFT JOIN arm a ON a.id = e.arm_id WHERE w.name = :sweep
@@ -94,7 +97,7 @@ def sweeps(database: "Database") -> list[dict[str, Any]]:
 def of_sweep(
     database: "Database", sweep: str, *, only: Sequence[str] | None = None, details: bool = False
 ) -> dict[str, Any]:
-    """Return where a sweep stands: its counts, arms, live runs and newest events.
+    """Return where a sweep stands: its counts, arms, live runs, newest events and downstream evaluations.
 
     Args:
         database: the store.
@@ -120,6 +123,7 @@ def of_sweep(
         "arms": [_arm(row, names) for row in records(database.sql(query, sweep=sweep))],
         "runs": [_run(row) for row in records(database.sql(_RUNS, sweep=sweep))],
         "events": records(events)[::-1],
+        "evals": records(database.sql(_EVALS, sweep=sweep)),
     }
 
 

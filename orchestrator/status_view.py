@@ -34,6 +34,7 @@ def sweep_view(found: Row) -> list[RenderableType]:
     arms = {status: [row for row in found["arms"] if row["status"] == status] for status in STATUS_COLORS}
     return [
         _counts(found),
+        *_evals(found["evals"]),
         *_block(Text("runs"), [(_run_name(row), _run_state(row)) for row in found["runs"]]),
         *_block(Text("running", "cyan"), [_line(row, _training(row)) for row in arms["running"]]),
         *_failed(found["sweep"], arms["failed"]),
@@ -78,6 +79,19 @@ def _counts(found: Row) -> Text:
     for i, status in enumerate(counts):
         line.append(", " if i else ": ").append(f"{counts[status]:,} {status}", STATUS_COLORS.get(status, ""))
     return line
+
+
+def _evals(rows: Sequence[Row]) -> list[RenderableType]:
+    """Return how many downstream evaluations there are, and why some have no scores."""
+    failed = [row for row in rows if row["error"]]
+    done, bad = (sum(row["arms"] for row in those) for those in (rows, failed))
+    if not rows:
+        return []
+    line = Text(f"evaluations: {done - bad:,} done").append(f", {bad:,} failed" if bad else "", "red")
+    return [
+        line,
+        *(Text(f"  {row['task']} on {row['arms']:,} arms: {row['error']}") for row in failed[:SHOWN]),
+    ]
 
 
 def _failed(sweep: str, rows: Sequence[Row]) -> list[RenderableType]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
@@ -43,6 +44,8 @@ class Outcome:
     """Arms left to another run that is training them."""
     signal: int | None
     """The signal that stopped it, if one did."""
+    stopped: bool = False
+    """Whether somebody asked it to stop, by a signal or by `xsa stop`."""
 
 
 def current_plan(store: Store, sweep: Sweep) -> Plan:
@@ -70,10 +73,12 @@ def run(
     if not jobs:
         return Outcome(plan, foreign=0, signal=None)
 
+    from orchestrator.cluster import check_cluster
     from orchestrator.launch import connected_ray, count_slots
 
     owner = owner_name()
-    with Progress(plan, console) as progress, _announced(store, sweep.name, owner) as told, connected_ray():
+    with Progress(plan, console) as progress, announced(store, sweep.name, owner) as told, connected_ray():
+        check_cluster(storage, sweep)
         session = Session(
             store,
             sweep,
@@ -85,24 +90,27 @@ def run(
             slots_without=lambda avoided: count_slots(sweep.runtime, avoided),
         )
         # After ray.init, which puts a SIGTERM handler of its own in place.
-        with _signals(session, console) as caught:
+        note = "Stopping: trials checkpoint and end. Again to stop at once."
+        with signals(session, console, note) as caught:
             _train(session)
+            stopped = session.stopping
             told.outcome = signal.Signals(caught[0]).name if caught else session.outcome
     after = current_plan(store, sweep)
-    return Outcome(after, foreign=after.counts()["running"], signal=caught[0] if caught else None)
+    return Outcome(after, after.counts()["running"], signal=caught[0] if caught else None, stopped=stopped)
 
 
 @dataclass
 class _Told:
+    owner: str
     outcome: str = "an error of its own"
 
 
 @contextmanager
-def _announced(store: Store, sweep: str, owner: str) -> Iterator[_Told]:
+def announced(store: Store, sweep: str, owner: str) -> Iterator[_Told]:
     """Keep in the store that this run is alive, and in the end why it is not."""
     live_runs(store, sweep)  # those that are not are closed
     sessions.begin(store, owner, sweep, hostname=socket.gethostname(), pid=os.getpid())
-    told = _Told()
+    told = _Told(owner)
     try:
         yield told
     finally:
@@ -139,14 +147,25 @@ def prepare_storage(storage: Path) -> None:
             )
 
 
+class Stoppable(Protocol):
+    """A run that ends in good order when it is asked to."""
+
+    @property
+    def stop_file(self) -> Path:
+        """What its workers look for."""
+
+    def stop(self) -> None:
+        """Ask it to end."""
+
+
 @contextmanager
-def _signals(session: Session, console: Console) -> Iterator[list[int]]:
-    """Let SIGINT and SIGTERM end the run in good order; a second one ends it at once."""
+def signals(session: Stoppable, console: Console, note: str) -> Iterator[list[int]]:
+    """Let SIGINT and SIGTERM end the run in good order, which `note` says; a second one ends it at once."""
     caught: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
         if caught:
-            console.print("Stopping at once. What was not checkpointed is trained again by the next run.")
+            console.print("Stopping at once. The next run does again what was not kept.")
             console.show_cursor(True)
             sys.stdout.flush()
             session.stop_file.unlink(missing_ok=True)
@@ -154,7 +173,7 @@ def _signals(session: Session, console: Console) -> Iterator[list[int]]:
             os._exit(128 + number)
         caught.append(number)
         session.stop()
-        console.print("Stopping: trials checkpoint and end. Again to stop at once.")
+        console.print(note)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,19 @@ import ray
 from ray import tune
 
 from orchestrator.owner import Place
-from schemas.report import Report
-from schemas.sweep import Runtime
+from schemas.errors import UserError
+from schemas.report import Report, read_record
+from schemas.sweep import Evals, Runtime
 from schemas.trial import Arm
 
 PLACE = "place"
 """Key of the first value that is given to `tune.report`: where the worker is."""
 REPORT = "report"
 """Key of every later one: a `Report` as text."""
+
+
+class NoWeights(UserError):
+    """An arm's folder is not there, or not that of a finished arm."""
 
 
 class TrialTimeout(Exception):
@@ -60,3 +66,28 @@ def train_trial(
         raise TrialTimeout(
             f"it took more than {settings.max_hours:g} h (runtime.max_hours), and was checkpointed"
         )
+
+
+def evaluate_arm(
+    *, folder: str, evals: str, runtime: str, data: str | None, stop_file: str
+) -> Iterator[str | None]:
+    """Ray task: ask a finished arm's weights; yield None at the beginning, then each `TaskResult` as text."""
+    from trainer.evals import evaluate
+    from trainer.process import prepare
+
+    settings = Runtime.model_validate_json(runtime)
+    prepare(settings.threads)
+    record = read_record(Path(folder))
+    if record is None or record.status != "done":
+        found = "there is no arm" if record is None else f"the arm is {record.status}"
+        raise NoWeights(f"{folder}: {found}, where finished weights are needed.")
+    yield None
+    results = evaluate(
+        Arm(**record.arm),
+        Path(folder),
+        Evals.model_validate_json(evals),
+        settings,
+        data=Path(data) if data else None,
+        should_stop=Path(stop_file).exists,
+    )
+    yield from (result.dumps() for result in results)

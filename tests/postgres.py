@@ -58,13 +58,25 @@ class Server:
         )
         options = OPTIONS | {"port": self.port, "unix_socket_directories": self.folder}
         self.log = (self.folder / "log").open("w")
-        self.process = subprocess.Popen(
-            [programs / "postgres", "-D", data, *(f"--{key}={value}" for key, value in options.items())],
-            stderr=self.log,
-            **self.as_user,
-        )
+        self._command = [
+            programs / "postgres",
+            "-D",
+            data,
+            *(f"--{key}={value}" for key, value in options.items()),
+        ]
         self._numbers = count()
+        self.start()
+
+    def start(self) -> None:
+        """Start the server, for the first time or after `crash`."""
+        self.process = subprocess.Popen(self._command, stderr=self.log, **self.as_user)
         self._connection = self._connect()
+
+    def crash(self) -> None:
+        """End the server at once, as a machine that fails does."""
+        self._connection.close()
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait(30)
 
     def _connect(self) -> psycopg.Connection[Any]:
         deadline = time.monotonic() + 30
@@ -98,9 +110,7 @@ class Server:
 
     def stop(self) -> None:
         """End the server and remove it."""
-        self._connection.close()
-        self.process.send_signal(signal.SIGQUIT)  # at once: nothing of it is wanted any more
-        self.process.wait(30)
+        self.crash()
         self.log.close()
         shutil.rmtree(self.folder)
 

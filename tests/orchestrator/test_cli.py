@@ -101,7 +101,7 @@ MISTAKES = {
     "unknown figure": (["figures", "small", "fig77"], "Unknown figure 'fig77'. Did you mean 'fig7'?"),
     "nothing published": (
         ["figures", "small", "fig7", "--published"],
-        "no numbers to draw into fig7, only into fig4",
+        "no numbers to show in fig7, only in fig4",
     ),
     "unknown table": (["tables", "small", "loses"], "Unknown table 'loses'. Did you mean 'losses'?"),
     "unknown format": (["results", "small", "--format", "cvs"], "Unknown format 'cvs'. Did you mean 'csv'?"),

@@ -8,7 +8,6 @@ import pytest
 from orchestrator.failures import RETRIES
 from orchestrator.owner import owner_name
 from orchestrator.progress import duration
-from results import store as store_module
 from results.claims import claim
 from results.store import Store
 from schemas.report import Report, arm_folder
@@ -80,8 +79,7 @@ def test_a_trial_that_finished_unheard_is_read_from_its_journal(bench: Bench) ->
 
 def wait_little(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the store wait for locks but a tenth of a second."""
-    monkeypatch.setattr(store_module, "BUSY_TIMEOUT_S", 0.1)
-    store.engine.dispose()  # the connections that are open have the old one
+    monkeypatch.setattr(store, "wait_s", 0.1)
 
 
 def test_a_store_that_is_locked_does_not_stop_training(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

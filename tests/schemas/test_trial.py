@@ -53,7 +53,7 @@ def test_different_lambdas_are_different_arms(a: float, b: float) -> None:
 @pytest.mark.parametrize("name", [name for name, a in AXES.items() if a.identity])
 def test_every_axis_that_bears_identity_changes_it(name: str) -> None:
     other = {
-        "xsa_layers": "0", "sink_kind": "kv", "n_kv_head": 1, "dataset": "another", "tokenizer": "bytes",
+        "xsa_layers": "0", "sink_kind": "kv", "n_kv_head": 1, "dataset": "fineweb", "data_id": "0" * 64, "sampling": "random_crops", "tokenizer": "bytes",
         "optimizer": "muon", "dtype": "bfloat16", "qk_norm": True, "seq_len": 1024, "d_head": 32, "beta2": 0.9,
         "min_lr_ratio": 0.2, "warmup_steps": 3,
     }  # fmt: skip
@@ -166,3 +166,10 @@ def test_unknown_axis_is_refused() -> None:
     with pytest.raises(ValidationError, match="Extra inputs"):
         Trial(seqlen=8)
     assert issubclass(UnknownName, ValueError)
+
+
+def test_prepared_data_are_known_by_their_hash_alone() -> None:
+    one, other = (Trial(dataset=name, data_id="a" * 64) for name in ("text:here.txt", "jsonl:there.jsonl"))
+    assert one.id == other.id != Trial(dataset="text:here.txt", data_id="b" * 64).id
+    assert Trial(dataset="text:here.txt").id != Trial(dataset="jsonl:there.jsonl").id
+    assert Trial(data_id="", sampling="epoch").id == Trial().id, "what arms had before there were these axes"

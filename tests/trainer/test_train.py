@@ -1,5 +1,6 @@
 """One arm: what it reports, how it ends, and what does not change its numbers."""
 
+import hashlib
 import json
 import math
 import subprocess
@@ -47,6 +48,17 @@ def test_reports_hold_every_row_once_and_in_order(tiny: Callable[..., Arm], run:
     assert record.wall_s > 0 and record.n_params == sum(
         w.numel() for w in load_final(run.folder(arm)).values()
     )
+
+
+def test_a_finished_arm_tells_where_its_weights_are(tiny: Callable[..., Arm], run: Any) -> None:
+    arm = tiny()
+    record = run(arm)
+    assert [report.record.weights for report in run.reports[:-1]] == [None] * (len(run.reports) - 1)
+    weights, files = record.weights, sorted((run.folder(arm) / record.weights.path).iterdir())
+    assert (weights.step, weights.bytes) == (arm.steps, sum(file.stat().st_size for file in files))
+    assert weights.manifest_sha256 == hashlib.sha256(files[0].read_bytes()).hexdigest()
+    assert run(arm, attempt=2).weights == weights
+    assert run(tiny(lr=1e30)).weights is None  # it diverged
 
 
 def test_an_arm_resumed_tells_all_rows_first(tiny: Callable[..., Arm], run: Any) -> None:

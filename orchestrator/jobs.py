@@ -1,0 +1,154 @@
+"""A sweep as a job of a Ray cluster: this program and the sweep file are sent there and run beside the head."""
+
+import asyncio
+import hashlib
+import json
+import logging
+import shlex
+import shutil
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from orchestrator.provenance import CODE, ROOT, TOLD, provenance
+from results.location import url_of
+from schemas.dataset import parse_source
+from schemas.errors import UserError
+from schemas.sweep import Sweep
+
+for _module in ("dashboard_sdk", "job.sdk"):  # they tell of packages and sockets
+    logging.getLogger(f"ray.dashboard.modules.{_module}").setLevel(logging.WARNING)
+
+LIMIT_BYTES = 50_000_000
+"""More than this is not sent: Ray's HTTP upload fails somewhere below 100 MB."""
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.db", "*.db-*", "*.backup")
+_EXIT_CODES = {JobStatus.SUCCEEDED: 0, JobStatus.FAILED: 1, JobStatus.STOPPED: 130}
+"""What `xsa submit --follow` ends with, unless the job's own exit code is known."""
+_POLL_S = 0.5
+
+
+def check_places(
+    address: str, sweep: Sweep, db: str | None, storage: str | None, data: str | None, task_data: str | None
+) -> dict[str, str]:
+    """Return the environment that tells a job where its store, storage and data are.
+
+    Raises `UserError` for places that would mean something else, or nothing, on the cluster.
+    """
+    if not address.startswith(("http://", "https://")):
+        client = (
+            " is Ray Client, which loses a run with its connection" if address.startswith("ray://") else ""
+        )
+        raise UserError(
+            f"--address {address}{client}: give the cluster's job server, such as http://HEAD:8265."
+        )
+    if db is None:
+        raise UserError(
+            "A job needs a store that outlives it: --db postgresql://USER@HOST/NAME, "
+            "or an absolute path on the head's own disk."
+        )
+    if "://" in db and url_of(db).password is not None:
+        raise UserError(
+            "The password in --db would be shown with the job by Ray's dashboard. Leave it out, and give it to the "
+            "head node as PGPASSWORD (a Kubernetes Secret) or in ~/.pgpass; here too."
+        )
+    if storage is None:
+        raise UserError("A job needs --storage: a folder that all nodes share, such as /shared/runs.")
+    places = {"--db": db, "--storage": storage, "--data": data, "--task-data": task_data}
+    for trial in sweep.trials():
+        if (source := parse_source(trial.dataset)).is_local:
+            places[f"dataset {trial.dataset}"] = source.where
+    for name, place in places.items():
+        if place is not None and "://" not in place and not Path(place).is_absolute():
+            raise UserError(
+                f"{name}: {place} means nothing on the cluster; give an absolute path there"
+                + (", or a URL." if name in ("--db", "--data") else ".")
+            )
+    env = {"XSA_DB": db, "XSA_STORAGE": storage, "XSA_DATA": data or f"{storage}/data"}
+    return env if task_data is None else env | {"XSA_TASK_DATA": task_data}
+
+
+def package(sweep_file: Path, folder: Path) -> tuple[int, int]:
+    """Copy this program and the sweep file into a folder, and return how many files and bytes that is.
+
+    No .git, results or data go along. Raises `UserError` where it is more than can be sent.
+    """
+    for name in CODE:
+        shutil.copytree(ROOT / name, folder / name, ignore=_LEFT_OUT)
+    shutil.copy(sweep_file, folder / sweep_file.name)
+    made = provenance()
+    (folder / TOLD).write_text(json.dumps({"git_sha": made.git_sha, "dirty": made.dirty}), encoding="utf-8")
+    version = metadata.version("xsa-sweeps")
+    info = folder / f"xsa_sweeps-{version}.dist-info"  # so that it is found without being installed
+    info.mkdir()
+    told = f"Metadata-Version: 2.1\nName: xsa-sweeps\nVersion: {version}\n"
+    (info / "METADATA").write_text(told, encoding="utf-8")
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    if sum(sizes) > LIMIT_BYTES:
+        raise UserError(
+            f"This program's folder {ROOT} holds {sum(sizes) / 1e6:,.0f} MB, more than the {LIMIT_BYTES / 1e6:,.0f} MB "
+            "that can be sent to a cluster; move what is not code out of its packages."
+        )
+    return len(sizes), sum(sizes)
+
+
+def connect(address: str) -> JobSubmissionClient:
+    """Return a client of the cluster's job server. Raises `UserError` where there is none, or it refuses."""
+    try:
+        client = JobSubmissionClient(address)
+        client.list_jobs()
+        return client
+    except AuthenticationError as error:
+        raise UserError(
+            f"The cluster at {address} refuses this token, or asks for one ({str(error).splitlines()[0]}). "
+            "Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the token that its head was "
+            "started with (there: ~/.ray/auth_token)."
+        ) from None
+    except (ConnectionError, RuntimeError, OSError, ValueError) as error:
+        said = str(error).strip().splitlines()[0]
+        if "ray[default]" in said:
+            raise UserError(
+                "Submitting needs Ray's job client: pip install 'xsa-sweeps[cluster]', here and on the cluster."
+            ) from None
+        raise UserError(f"There is no job server at {address}: {said}") from None
+
+
+def submit(
+    client: JobSubmissionClient, sweep: Sweep, sweep_file: Path, folder: Path, env: dict[str, str]
+) -> tuple[str, bool]:
+    """Start the sweep as a job, unless the very same one is under way.
+
+    Returns:
+        the job's id, and whether it is new.
+    """
+    asked = json.dumps([sweep.source, env], sort_keys=True)
+    prefix = f"xsa-{sweep.name}-{hashlib.sha256(asked.encode()).hexdigest()[:8]}"
+    earlier = [job for job in client.list_jobs() if (job.submission_id or "").startswith(f"{prefix}-")]
+    for job in earlier:
+        if job.status not in _EXIT_CODES and job.submission_id:
+            return job.submission_id, False
+    job_id = f"{prefix}-{len(earlier) + 1}"
+    client.submit_job(
+        entrypoint=f"python -m orchestrator run {shlex.quote(sweep_file.name)}",
+        submission_id=job_id,
+        runtime_env={"working_dir": str(folder), "env_vars": env},
+        metadata={"sweep": sweep.name},
+    )
+    return job_id, True
+
+
+def follow(client: JobSubmissionClient, job_id: str, say: Callable[[str], None]) -> int:
+    """Pass on what a job prints until it ends, and return its exit code."""
+
+    async def tail() -> None:
+        async for text in client.tail_job_logs(job_id):
+            say(text)
+
+    asyncio.run(tail())
+    while (status := client.get_job_status(job_id)) not in _EXIT_CODES:
+        time.sleep(_POLL_S)  # the log ends a moment before the job
+    code = client.get_job_info(job_id).driver_exit_code
+    return _EXIT_CODES[status] if code is None else code
