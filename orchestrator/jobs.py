@@ -67,7 +67,7 @@ def check_places(
                 f"{name}: {place} means nothing on the cluster; give an absolute path there"
                 + (", or a URL." if name in ("--db", "--data") else ".")
             )
-    env = {"XSA_DB": db, "XSA_STORAGE": storage, "XSA_DATA": data or f"{storage}/data"}
+    env = {"XSA_DB": db, "XSA_STORAGE": storage, "XSA_DATA": data or str(Path(storage).parent / "data")}
     return env if task_data is None else env | {"XSA_TASK_DATA": task_data}
 
 

@@ -43,7 +43,7 @@ def test_places_that_mean_nothing_on_a_cluster_are_refused(changes: dict[str, st
     with pytest.raises(UserError, match=why) as refused:
         check(asked | changes)
     assert "secret" not in str(refused.value)
-    told = {"XSA_DB": DB, "XSA_STORAGE": RUNS, "XSA_DATA": f"{RUNS}/data"}
+    told = {"XSA_DB": DB, "XSA_STORAGE": RUNS, "XSA_DATA": "/shared/data"}
     assert check(dict(asked)) == told
     assert check(asked | {"data": "s3://d", "task_data": "/t"}) == told | {
         "XSA_DATA": "s3://d",
