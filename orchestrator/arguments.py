@@ -34,7 +34,7 @@ Data = Annotated[
         "--data",
         envvar="XSA_DATA",
         help="The data folder: a path or an fsspec URL.",
-        show_default="data/ beside the store",
+        show_default="data/ beside the storage",
     ),
 ]
 Address = Annotated[

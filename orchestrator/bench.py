@@ -40,8 +40,8 @@ def run(
     settings: "Settings",
     *,
     as_json: bool,
-) -> int:
-    """Measure blocks and keep the rows; return how many there are.
+) -> tuple[int, int]:
+    """Measure blocks and keep the rows; return how many rows there are, and how many blocks were left out.
 
     A block that cannot be measured is said with its reason, and the rest goes on.
     """
@@ -66,7 +66,7 @@ def run(
                 console.print(line(found), markup=False, soft_wrap=True)
     if as_json:
         print_json({"rows": [asdict(row) for row in rows], "left_out": skipped})
-    return len(rows)
+    return len(rows), len(skipped)
 
 
 def _begin(n: int, executions: "Sequence[Execution]", settings: "Settings", where: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ def plan(
 
     if ids and explain:
         raise UserError("--ids and --explain answer two questions; leave one of them out.")
-    sweep, unprepared = _load(sweep_file, data, db)
+    sweep, unprepared = _load(sweep_file, data, db, storage)
     with ExitStack() as stack:
         database = stack.enter_context(results.open(db)) if store_exists(db) else None
         made = current_plan(database.store, sweep) if database else Plan.make(sweep, {})
@@ -126,11 +126,11 @@ def run(
     from results.store import Store
 
     use_cluster(address)
-    sweep, _ = _load(sweep_file, data, db)
+    sweep, _ = _load(sweep_file, data, db, storage)
     check_task_data(sweep, task_data)
     if storage:
         prepare_storage(storage)  # before a store is made for nothing
-    sweep = _with_data(sweep, data, db)
+    sweep = _with_data(sweep, data, db, storage)
     with Store.open(db, mode="write") as store:
         code, stopped = _train(store, db, sweep, (storage or store.default_storage()).absolute(), None)
         if sweep.evals and not stopped:
@@ -173,7 +173,7 @@ def retry(
     statuses, causes = status or ["failed"], cause or []
     with results.open(db) as database:
         wanted, kept_in = stored_sweep(database, sweep)
-        wanted = _with_data(wanted, data, db)
+        wanted = _with_data(wanted, data, db, storage or Path(kept_in))
         only = chosen_arms(database, wanted, statuses=statuses, causes=causes, where=parse_where(where))
     runtime = changed_runtime(wanted.runtime, resources or [])
     if not only:
@@ -268,13 +268,15 @@ def _print_notes(store: "Store") -> None:
         console.print(note, markup=False, soft_wrap=True)
 
 
-def _load(sweep_file: Path, data: str | None, db: str | None) -> "tuple[Sweep, list[str]]":
+def _load(
+    sweep_file: Path, data: str | None, db: str | None, storage: Path | None
+) -> "tuple[Sweep, list[str]]":
     """Read a sweep on its data, and check that they are enough; return it, and a line for what is not prepared."""
     from orchestrator.data import data_folder, on_data
     from schemas.sweep import Sweep
 
     sweep = Sweep.load(sweep_file)
-    folder = data_folder(data or sweep.runtime.data, db)
+    folder = data_folder(data or sweep.runtime.data, db, storage)
     try:
         sweep, missing = on_data(sweep, folder)
     except UserError as error:
@@ -282,12 +284,12 @@ def _load(sweep_file: Path, data: str | None, db: str | None) -> "tuple[Sweep, l
     return sweep, [f"{one.advice(folder)}." for one in missing]
 
 
-def _with_data(sweep: "Sweep", data: str | None, db: str | None) -> "Sweep":
+def _with_data(sweep: "Sweep", data: str | None, db: str | None, storage: Path | None) -> "Sweep":
     """Return the sweep on its data, which are prepared first where they are files that are not yet."""
     from orchestrator.data import data_folder, with_data
     from orchestrator.show import console
 
-    return with_data(sweep, data_folder(data or sweep.runtime.data, db), console)
+    return with_data(sweep, data_folder(data or sweep.runtime.data, db, storage), console)
 
 
 def main() -> None:

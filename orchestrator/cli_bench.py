@@ -48,7 +48,8 @@ def bench(
     """Measure time and memory of a block, SA and XSA.
 
     Into the store, and as Figure 2. Each length is measured at each width; where neither is given, lengths and
-    widths are the device's own, each at one value of the other. On a GPU they are those of the paper.
+    widths are the device's own, each at one value of the other. On a GPU they are those of the paper. Exit code 1
+    if a block was left out because it cannot be measured here.
 
     Example: xsa bench --seq-len 128,256,512 --execution eager
     """
@@ -77,10 +78,12 @@ def bench(
     )
     chosen = shapes(torch.device(place), lengths, widths)
     with Store.open(db, mode="write") as store:
-        measured = measuring.run(store, chosen, executions, settings, as_json=json)
+        for note in store.notes:
+            typer.echo(note, err=json)  # what opening the store has done to it
+        measured, left_out = measuring.run(store, chosen, executions, settings, as_json=json)
         if measured and not json:
             measuring.draw(store, db, out)
-    if not measured:
+    if left_out:
         raise typer.Exit(1)
 
 

@@ -70,7 +70,10 @@ def submit(
             print(f"xsa: the job goes on; xsa stop {sweep.name} ends it.", file=sys.stderr)
             raise typer.Exit(130) from None
         raise typer.Exit(code)
-    console.print(f"Watch it: xsa status {sweep.name} --watch; end it: xsa stop {sweep.name}.", markup=False)
+    there = f"{sweep.name} --db {env['XSA_DB']}"
+    console.print(
+        f"Watch it: xsa status {there} --watch; end it: xsa stop {there}", markup=False, soft_wrap=True
+    )
 
 
 @cluster_app.command()
@@ -96,12 +99,19 @@ def check(
     from orchestrator.data import data_folder, on_data
     from orchestrator.launch import connected_ray, count_slots
     from orchestrator.show import print_json
+    from results.store import Store
     from schemas.sweep import Sweep
 
     if storage is None:
         raise UserError("Name the folder that all nodes must share: --storage /shared/runs.")
-    sweep, missing = on_data(Sweep.load(sweep_file), data_folder(data, db)) if sweep_file else (None, [])
-    wrong = [one.advice(data_folder(data, db)) for one in missing]
+    sweep, wrong = None, []
+    if sweep_file:
+        sweep = Sweep.load(sweep_file)
+        folder = data_folder(data or sweep.runtime.data, db, Path(storage))
+        sweep, missing = on_data(sweep, folder)
+        wrong = [
+            one.advice(folder) for one in missing if not one.source.is_local
+        ]  # a run prepares files itself
     with connected_ray():
         reports = check_nodes(Path(storage).absolute(), sweep)
         try:
@@ -110,7 +120,7 @@ def check(
             slots = 0
             wrong.append(str(error))
     try:
-        name = _open_store(db)
+        name = ": ".join(filter(None, Store.standing(db)))
     except UserError as error:
         name = None
         wrong.append(str(error))
@@ -118,16 +128,3 @@ def check(
     print_json(told) if json else print_reports(told)
     if wrong or any(report.problems for report in reports):
         raise typer.Exit(1)
-
-
-def _open_store(db: str | None) -> str:
-    """Return the name of a store that can be written, without making a file for it. Raises `UserError`."""
-    from results.location import address_of, check_file, shown, store_exists
-    from results.store import Store
-
-    if store_exists(db):
-        with Store.open(db, mode="write") as store:
-            return store.name
-    path = Path(address_of(db)).absolute()
-    check_file(path, "write")
-    return f"{shown(path)} (made by the first run)"

@@ -1,5 +1,6 @@
 """`xsa data`: text to tokens that sweeps train on, and what there is of it."""
 
+import sys
 from typing import Annotated, Any, Literal
 
 import typer
@@ -39,7 +40,7 @@ def prepare(
         float | None,
         typer.Option(
             help="Share of the documents to hold out.",
-            show_default="0.0005, more of small files",
+            show_default="0.05 of files, 0.0005 on the Hub",
             min=0,
             max=1,
         ),
@@ -63,7 +64,7 @@ def prepare(
 
     Example: xsa data prepare fineweb --tokens 1e9
     """
-    from orchestrator.data import cpus, data_folder, summary
+    from orchestrator.data import cpus, data_folder, print_gone, summary
     from orchestrator.data import prepare as prepare_data
     from orchestrator.show import console
     from schemas.dataset import check_tokenizer, parse_source
@@ -81,6 +82,8 @@ def prepare(
     prepared, new = prepare_data(
         library, parse_source(source), check_tokenizer(tokenizer), asked, workers or cpus(), console
     )
+    if not new:
+        print_gone(console, [source])
     console.print(("" if new else "Already there: ") + summary(prepared), markup=False, soft_wrap=True)
     console.print(f"In {prepared.path}; sweeps name it `dataset: {source}`.", markup=False, soft_wrap=True)
 
@@ -95,13 +98,15 @@ def list_data(data: Data = None, db: Db = None, json: AsJson = False) -> None:
     from orchestrator.show import console, print_json
 
     library = _library(data, db)
-    everything = library.all()
+    everything, damaged = library.all()
+    for error in damaged.values():
+        print(f"xsa: {error}", file=sys.stderr)
     if json:
         print_json([_told(prepared) for prepared in everything])
         return
     for prepared in everything:
         console.print(summary(prepared), markup=False, soft_wrap=True)
-    if not everything:
+    if not everything and not damaged:
         console.print(
             f"{library.folder} holds no data sets yet; `xsa data prepare SOURCE` makes one.", soft_wrap=True
         )
@@ -134,15 +139,16 @@ def verify(
     data: Data = None,
     db: Db = None,
 ) -> None:
-    """Read every shard and compare it with its hash; exit code 1 and a line for each that is wrong.
+    """Read every shard where it lies and compare it with its hash; exit code 1 and a line for each that is wrong.
 
     Example: xsa data verify fineweb
     """
     from orchestrator.show import console
 
     library = _library(data, db)
-    problems = []
-    for prepared in [library.named(name) for name in names] if names else library.all():
+    chosen, damaged = ([library.named(name) for name in names], {}) if names else library.all()
+    problems = [str(error) for error in damaged.values()]
+    for prepared in chosen:
         with console.status("") as status:
             found = prepared.problems(lambda shard: status.update(f"reading {shard.file}"))
         problems += found

@@ -9,7 +9,7 @@ from orchestrator.arguments import Address, Db, use_cluster
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from orchestrator.evaluate import Job
+    from orchestrator.eval_jobs import Job
     from results.query import Database
     from results.store import Store
     from schemas.sweep import Evals, Sweep
@@ -48,17 +48,23 @@ def evaluate(
     batch_size: Annotated[
         int | None, typer.Option("--batch-size", min=1, help="Contexts read at once.")
     ] = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Evaluate anew what is there, such as after a change of task data."),
+    ] = False,
     task_data: TaskData = None,
     db: Db = None,
     address: Address = None,
 ) -> None:
     """Evaluate finished arms on downstream tasks, with lm-eval.
 
-    Does only what is missing, from the arms' final weights. `xsa run` does it for a sweep's own `evals:`.
+    Does only what is missing, or with --again everything, from the arms' final weights. `xsa run` does it for
+    a sweep's own `evals:`.
 
     Example: xsa eval quickstart --tasks paper8 --limit 100
     """
     import results
+    from results.record import now_us
     from results.store import Store
 
     use_cluster(address)
@@ -67,7 +73,8 @@ def evaluate(
     with results.open(db) as database:
         found = _found(database, targets)
     with Store.open(db, mode="write") as store:
-        jobs = [job for sweep, only in found for job in _jobs(store, sweep, only, tasks, changes)]
+        since_us = now_us() if again else 0
+        jobs = [job for sweep, only in found for job in _jobs(store, sweep, only, tasks, changes, since_us)]
         code = _evaluate(store, jobs, [sweep.name for sweep, _ in found], task_data)
     raise typer.Exit(code)
 
@@ -82,7 +89,7 @@ def check_task_data(sweep: "Sweep", task_data: Path | None) -> None:
 
 def evaluate_sweep(store: "Store", sweep: "Sweep", task_data: Path | None) -> int:
     """Evaluate what a sweep asks of its finished arms, and return the exit code that says how it went."""
-    return _evaluate(store, _jobs(store, sweep, None, None, {}), [sweep.name], task_data)
+    return _evaluate(store, _jobs(store, sweep, None, None, {}, 0), [sweep.name], task_data)
 
 
 def _evaluate(store: "Store", jobs: "list[Job]", sweeps: list[str], task_data: Path | None) -> int:
@@ -140,12 +147,17 @@ def _neither(target: str, known: list[str], error: UserError) -> UserError:
 
 
 def _jobs(
-    store: "Store", sweep: "Sweep", only: set[str] | None, tasks: str | None, changes: dict[str, int]
+    store: "Store",
+    sweep: "Sweep",
+    only: set[str] | None,
+    tasks: str | None,
+    changes: dict[str, int],
+    since_us: int,
 ) -> "list[Job]":
-    from orchestrator.evaluate import evals_of, jobs_of
+    from orchestrator.eval_jobs import evals_of, jobs_of
 
     evals = _asked(tasks, changes) if tasks is not None else evals_of(sweep).model_copy(update=changes)
-    return jobs_of(store, sweep, evals, only)
+    return jobs_of(store, sweep, evals, only, since_us)
 
 
 def _asked(tasks: str, changes: dict[str, int]) -> "Evals":

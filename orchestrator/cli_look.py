@@ -120,7 +120,7 @@ def figures(
             directory=directory,
             overlays=beside,
         )
-    note(db, "figure", made, sweep=sweep, filters=filters)
+    note(db, {"figure": made}, sweep=sweep, filters=filters)
 
 
 @look_app.command()
@@ -160,7 +160,7 @@ def tables(
             directory=directory,
             overlays=beside,
         )
-    note(db, "table", made, sweep=sweep, filters=filters)
+    note(db, {"table": made}, sweep=sweep, filters=filters)
 
 
 @look_app.command()
@@ -183,9 +183,14 @@ def report(
 
     beside = overlays([], [*FIGURES, *TABLES]) if published else {}
     with results.open(db) as database:
-        path = write(database, sweep, _directory(out, sweep), overlays=beside)
-    note(db, "report", {"report": [path]}, sweep=sweep, filters={})
-    console.print(f"Report: {path}", soft_wrap=True, highlight=False)
+        made = write(database, sweep, _directory(out, sweep), overlays=beside)
+    note(
+        db,
+        {"report": {"report": [made.page]}, "figure": made.figures, "table": made.tables},
+        sweep=sweep,
+        filters={},
+    )
+    console.print(f"Report: {made.page}", soft_wrap=True, highlight=False)
 
 
 @look_app.command()

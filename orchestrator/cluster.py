@@ -5,17 +5,18 @@ import platform
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
+from functools import cache
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.provenance import PACKAGES, code_sha256
+from orchestrator.arguments import why_unwritable
+from orchestrator.provenance import code_sha256, packages
 from schemas.errors import UserError
 from schemas.sweep import Sweep
 
@@ -23,7 +24,6 @@ ANSWER_S = 120.0
 """How long a node may take to answer: the first task on it starts a Python."""
 CLOCK_S = 10.0
 """How far a node's clock may be from the driver's: leases are compared across machines."""
-_PROBES = ".probes"
 
 
 @dataclass
@@ -49,26 +49,65 @@ def check_nodes(storage: Path, sweep: Sweep | None = None) -> list[NodeReport]:
     Args:
         storage: the folder that all nodes and this driver must share. Made if it is not there.
         sweep: whose prepared data each node must be able to read, if any.
+
+    Raises `UserError` where the driver itself cannot write to the storage.
     """
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if reason := why_unwritable(storage):
+        raise UserError(f"The storage {storage} cannot be written: {reason}. Choose another with --storage.")
+    nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     token, own = uuid.uuid4().hex, versions()
-    folder = storage / _PROBES
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="probe-", dir=folder) as marks:
+    with tempfile.TemporaryDirectory(prefix=".probe-", dir=storage) as marks:
         Path(marks, "driver").write_text(token, encoding="utf-8")
-        asked, began = {}, time.time()
-        for node in nodes:
-            pinned = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=pinned)(_by_value(_probe))
-            asked[node["NodeID"]] = task.remote(str(marks), token, node["NodeID"])
-        reports = []
-        for node in nodes:
-            report = NodeReport(node["NodeID"], node["NodeManagerAddress"], node["Resources"])
-            _hear(report, asked[node["NodeID"]], own, began, Path(marks), storage)
-            reports.append(report)
+        probe = _by_value(_probe)
+        answers = _ask({node: (probe, (marks, token, node)) for node in nodes})
+        marked = {path.name for path in Path(marks).iterdir()}
+    heard = [node for node in nodes if isinstance(answers[node].value, dict)]
+    clocks = _ask(dict.fromkeys(heard, (_by_value(_now), ())))  # again, now that a Python runs there
+    reports = []
+    for node, told in nodes.items():
+        report = NodeReport(node, told["NodeManagerAddress"], told["Resources"])
+        _judge(report, answers[node], own, storage, marked)
+        if node in clocks:
+            _judge_clock(report, clocks[node])
+        reports.append(report)
     if sweep is not None and (ids := {trial.data_id for trial in sweep.trials()} - {""}):
-        _ask_for_data(reports, sorted(ids), sweep.runtime.data)
+        sound = [report for report in reports if not report.problems]  # else the program may not be there
+        question = (_why_unreadable, (sorted(ids), sweep.runtime.data))
+        found = _ask({report.node: question for report in sound})
+        for report in sound:
+            if (problem := found[report.node].value) is not None:
+                report.problems.append(str(problem))
     return reports
+
+
+class _Answer(NamedTuple):
+    """What a node said to a question, and between which times of the driver's clock."""
+
+    value: Any
+    """The answer; the error where it failed to give one; None where there is none."""
+    began: float
+    ended: float
+
+
+def _ask(questions: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]]) -> dict[str, _Answer]:
+    """Run a function on each of these nodes, and return what came back within `ANSWER_S`."""
+    began = time.time()
+    pending = {}
+    for node, (function, arguments) in questions.items():
+        pinned = NodeAffinitySchedulingStrategy(node, soft=False)
+        task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=pinned)(function)
+        pending[task.remote(*arguments)] = node
+    answers, deadline = {}, time.monotonic() + ANSWER_S
+    while pending and (left := deadline - time.monotonic()) > 0:
+        ready, _ = ray.wait(list(pending), timeout=left)
+        for reference in ready:
+            ended = time.time()
+            try:
+                value = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                value = error
+            answers[pending.pop(reference)] = _Answer(value, began, ended)
+    return answers | {node: _Answer(TimeoutError(), began, time.time()) for node in pending.values()}
 
 
 def check_cluster(storage: Path, sweep: Sweep) -> None:
@@ -84,19 +123,17 @@ def check_cluster(storage: Path, sweep: Sweep) -> None:
         raise UserError("\n".join(["The cluster is not fit for this sweep (xsa cluster check):", *lines]))
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return what must be equal everywhere: Python, the packages, and this program's own code."""
-    packages = {name: metadata.version(name) for name in PACKAGES}
-    return {"python": platform.python_version(), **packages, "code": code_sha256()[:12]}
+    return {"python": platform.python_version(), **packages(), "code": code_sha256()[:12]}
 
 
 def _probe(marks: str, token: str, node: str) -> dict[str, Any]:
-    """Run on a node: leave a mark, look for the driver's, tell the time and what is installed."""
-    import time
+    """Run on a node: leave a mark, look for the driver's, and tell what is installed."""
     from pathlib import Path
 
-    now = time.time()
-    found: dict[str, Any] = {"time": now, "storage": None, "versions": {}, "missing": None}
+    found: dict[str, Any] = {"storage": None, "versions": {}, "missing": None}
     try:
         seen = Path(marks, "driver").read_text(encoding="utf-8")
         found["storage"] = None if seen == token else "it sees another file there than the driver wrote"
@@ -112,6 +149,13 @@ def _probe(marks: str, token: str, node: str) -> dict[str, Any]:
     return found
 
 
+def _now() -> float:
+    """Run on a node: tell the time."""
+    import time
+
+    return time.time()
+
+
 def _by_value(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a copy that travels to a node as it is, so that one without this program can say so."""
     copy = FunctionType(function.__code__, {"__builtins__": builtins}, function.__name__)
@@ -119,26 +163,19 @@ def _by_value(function: Callable[..., Any]) -> Callable[..., Any]:
     return copy
 
 
-def _hear(
-    report: NodeReport, answer: Any, own: Mapping[str, str], began: float, marks: Path, storage: Path
+def _judge(
+    report: NodeReport, answer: _Answer, own: Mapping[str, str], storage: Path, marked: Container[str]
 ) -> None:
-    try:
-        told = ray.get(answer, timeout=ANSWER_S)
-    except ray.exceptions.GetTimeoutError:
-        report.problems.append(
-            f"it did not answer within {ANSWER_S:g} s; look at its Ray logs, or remove it."
-        )
+    """Add to a report what a node's probe said."""
+    told = answer.value
+    if isinstance(told, TimeoutError):
+        why = f"it did not answer within {ANSWER_S:g} s; look at its Ray logs, or remove it."
+        report.problems.append(why)
         return
-    except ray.exceptions.RayError as error:
-        report.problems.append(f"it failed to answer: {str(error).strip().splitlines()[-1]}")
+    if isinstance(told, Exception):
+        report.problems.append(f"it failed to answer: {str(told).strip().splitlines()[-1]}")
         return
-    ended = time.time()
-    report.clock_s = min(0.0, told["time"] - began) + max(0.0, told["time"] - ended)
-    if abs(report.clock_s) > CLOCK_S:
-        report.problems.append(
-            f"its clock is {report.clock_s:+.0f} s from the driver's; set it (NTP), since leases compare times."
-        )
-    report.storage = told["storage"] is None and (marks / report.node).exists()
+    report.storage = told["storage"] is None and report.node in marked
     if not report.storage:
         why = told["storage"] or "the driver does not see what it wrote"
         report.problems.append(
@@ -151,27 +188,26 @@ def _hear(
             f"this program is not installed there ({told['missing']}); install it, or use xsa submit."
         )
         return
-    others = [f"{name} {told['versions'].get(name)} (here {own[name]})" for name in own]
-    differ = [line for name, line in zip(own, others, strict=True) if told["versions"].get(name) != own[name]]
+    there = report.versions
+    differ = [
+        f"{name} {there.get(name, 'missing')} (here {own.get(name, 'missing')})"
+        for name in [*own, *(there.keys() - own.keys())]
+        if there.get(name) != own.get(name)
+    ]
     if differ:
         report.problems.append(f"it has other versions: {', '.join(differ)}. Install the same everywhere.")
 
 
-def _ask_for_data(reports: list[NodeReport], data_ids: list[str], folder: str | None) -> None:
-    asked = {}
-    for report in reports:
-        if not report.problems:  # else the program may not be there to ask
-            pinned = NodeAffinitySchedulingStrategy(report.node, soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=pinned)(_why_unreadable)
-            asked[report.node] = task.remote(data_ids, folder)
-    for report in reports:
-        if report.node in asked:
-            try:
-                problem = ray.get(asked[report.node], timeout=ANSWER_S)
-            except ray.exceptions.RayError as error:
-                problem = f"looking for the data failed: {str(error).strip().splitlines()[-1]}"
-            if problem:
-                report.problems.append(problem)
+def _judge_clock(report: NodeReport, answer: _Answer) -> None:
+    """Add how far a node's clock is off at least: what the way there and back can explain does not count."""
+    if isinstance(answer.value, Exception):
+        report.problems.append("it did not tell the time; look at its Ray logs, or remove it.")
+        return
+    report.clock_s = min(0.0, answer.value - answer.began) + max(0.0, answer.value - answer.ended)
+    if abs(report.clock_s) > CLOCK_S:
+        report.problems.append(
+            f"its clock is {report.clock_s:+.0f} s from the driver's; set it (NTP), since leases compare times."
+        )
 
 
 def _why_unreadable(data_ids: list[str], folder: str) -> str | None:

@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,18 +22,25 @@ from schemas.trial import Trial
 from trainer.data import check_data, prepare_command
 from trainer.library import Library, Prepared
 from trainer.prepare import Asked, Told
-from trainer.sources import PAPER_SHARE, open_source
+from trainer.sources import PAPER_SHARE, are_gone, open_source
 
 QUIET_S = 10.0
 """Seconds between plain lines where no terminal can rewrite one."""
 
 
-def data_folder(given: str | None, db: str | None) -> str:
-    """Return the data folder, as any process on this machine can name it: `given`, else `data/` beside the store."""
+def data_folder(given: str | None, db: str | None, storage: Path | None = None) -> str:
+    """Return the data folder, as any process on this machine can name it.
+
+    That is `given`, else `data/` beside the storage, which is beside the store unless one is named.
+    """
     if given and "://" in given:
         return given
     url = url_of(address_of(db))
-    beside = Path(url.database).parent if url.drivername == "sqlite" and url.database else Path()
+    named = storage or os.environ.get("XSA_STORAGE")
+    if named:
+        beside = Path(named).parent
+    else:
+        beside = Path(url.database).parent if url.drivername == "sqlite" and url.database else Path()
     return str(Path(given or beside / "data").expanduser().absolute())
 
 
@@ -101,6 +108,7 @@ def with_data(sweep: Sweep, folder: str, console: Console) -> Sweep:
     Raises `UserError` where data of the Hub are not prepared: they are not downloaded by surprise.
     """
     sweep, missing = on_data(sweep, folder)
+    print_gone(console, dict.fromkeys(trial.dataset for trial in sweep.trials()))
     for one in missing:
         if not one.source.is_local:
             raise UserError(f"{one.advice(folder)}.")
@@ -119,6 +127,15 @@ def prepare(
     """Prepare a source and show how it goes. Returns and raises what `Library.prepare` does."""
     with _shown(console) as tell:
         return library.prepare(source, tokenizer, asked, workers=workers, tell=tell)
+
+
+def print_gone(console: Console, datasets: Iterable[str]) -> None:
+    """Say of which of these the files are gone, so that what was prepared of them is used."""
+    for dataset in datasets:
+        if are_gone(parse_source(dataset)):
+            console.print(
+                f"{dataset} is gone; what was prepared of it is used.", markup=False, soft_wrap=True
+            )
 
 
 def summary(prepared: Prepared) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from orchestrator.failures import Failure
 from orchestrator.progress import QUIET_S, duration
-from schemas.evals import TaskResult
+from schemas.evals import TaskResult, metric_of
 
 
 class EvalProgress:
@@ -25,6 +25,7 @@ class EvalProgress:
         self._running: set[str] = set()
         self._found: defaultdict[str, list[str]] = defaultdict(list)
         self._errors: set[tuple[str, str | None]] = set()
+        self._busy: set[str] = set()
         self._began: float | None = None
         self._said = 0.0
         self._live = Live(Text("starting Ray ..."), console=console, transient=True, auto_refresh=False)
@@ -69,6 +70,13 @@ class EvalProgress:
         self._running.discard(arm_id)
         self.say(f"[red]✗[/] {escape(f'{name}: {failure.cause}: {failure.message} ({then})')}")
 
+    def on_busy(self, arm_id: str, name: str) -> None:
+        """Say once which arm another evaluation has."""
+        self._running.discard(arm_id)
+        if arm_id not in self._busy:
+            self._busy.add(arm_id)
+            self.say(f"{escape(name)}: another evaluation has it; what that one finds is taken over.")
+
     def _show(self) -> None:
         if self.console.is_terminal:
             self._live.update(Text(self.line()), refresh=True)
@@ -86,5 +94,5 @@ class EvalProgress:
 
 
 def _score(result: TaskResult) -> str:
-    name = result.headline
-    return f"{result.task} {name} {result.scores[name].value:.3f}"
+    metric = metric_of(result.task, result.scores)
+    return result.task if metric is None else f"{result.task} {metric} {result.scores[metric].value:.3f}"

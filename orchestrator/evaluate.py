@@ -2,50 +2,31 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
+from orchestrator.eval_jobs import Job, distinct, missing, only_those
 from orchestrator.eval_progress import EvalProgress
 from orchestrator.failures import RETRIES, Failure, explain
-from orchestrator.find import varied_of
 from orchestrator.owner import owner_name
-from orchestrator.plan import label
 from orchestrator.session import LOOK_S
 from orchestrator.supervise import announced, prepare_storage, signals
 from results import sessions
 from results.claims import LEASE_S, renew
-from results.eval_state import evaluated, members
 from results.location import StoreError
 from results.record_evals import record_evals
 from results.store import Store
-from schemas.errors import UserError
-from schemas.evals import EvalKey, TaskResult, read_results
-from schemas.report import DamagedJournal, arm_folder
-from schemas.sweep import Evals, Runtime, Sweep
+from schemas.evals import TaskResult, read_results
+from schemas.report import DamagedJournal
+from trainer.journal import FolderBusy
 
-
-@dataclass(frozen=True)
-class Job:
-    """An arm, and what it is to be asked."""
-
-    sweep: str
-    arm_id: str
-    name: str
-    """What it is called among the sweep's arms."""
-    status: str
-    storage: Path
-    runtime: Runtime
-    evals: Evals
-
-    @property
-    def folder(self) -> Path:
-        """The arm's folder."""
-        return arm_folder(self.storage, self.arm_id)
+_BUSY_TRIES = 60
+"""How often, a minute each, a folder is waited for in which another evaluation finds nothing new."""
 
 
 @dataclass
@@ -76,58 +57,27 @@ class Outcome:
         return 128 + self.signal if self.signal is not None else int(self.done < self.wanted)
 
 
-def jobs_of(store: Store, sweep: Sweep, evals: Evals, only: Collection[str] | None = None) -> list[Job]:
-    """Return a sweep's arms, or `only` these, each with all that is asked of it."""
-    arms = members(store, sweep.name)
-    names = varied_of([member.arm for member in arms])
-    return [
-        Job(
-            sweep.name,
-            member.id,
-            label(member.arm, names),
-            member.status,
-            Path(member.storage),
-            sweep.runtime,
-            evals,
-        )
-        for member in arms
-        if only is None or member.id in only
-    ]
-
-
-def missing(store: Store, jobs: Iterable[Job]) -> list[Job]:
-    """Return the jobs whose arms lack something, with just what they lack: what failed is lacking too."""
-    jobs = list(jobs)
-    known = evaluated(store, [job.arm_id for job in jobs])
-
-    def lacks(job: Job, key: EvalKey) -> bool:
-        has = known.get(job.arm_id, {})
-        return key not in has or has[key] is not None
-
-    left = [(job, [key.task for key in job.evals.wanted() if lacks(job, key)]) for job in jobs]
-    return [replace(job, evals=job.evals.model_copy(update={"tasks": tasks})) for job, tasks in left if tasks]
-
-
 def evaluate(store: Store, jobs: Sequence[Job], console: Console, *, data: Path | None) -> Outcome:
     """Evaluate what is missing of these jobs, and record it. Safe to repeat, interrupt and run twice at once.
 
     Args:
         store: what decides what is missing, and takes the results.
-        jobs: arms of one or more sweeps; those that are not finished, or diverged, have no weights.
+        jobs: arms of one or more sweeps, which may share some; those that are not finished, or diverged,
+            have no weights.
         console: says how it goes.
         data: folder of local task data, or None for the Hub's.
 
     Raises:
         UserError: the harness or its task is not there, or no node can ever do it.
     """
-    ready = [job for job in jobs if job.status == "done"]
+    ready = distinct(job for job in jobs if job.status == "done")
     left = missing(store, ready)
     for job in left:
         _ingest(store, job, console)  # what a run that was killed found and could not record
     left = missing(store, left)
     total = sum(len(job.evals.tasks) for job in ready)
     lacking = sum(len(job.evals.tasks) for job in left)
-    skipped = Counter(job.status for job in jobs if job.status != "done")
+    skipped = Counter({job.arm_id: job.status for job in jobs if job.status != "done"}.values())
     outcome = Outcome(total, total - lacking, skipped=skipped)
     if not left:
         return outcome
@@ -183,6 +133,8 @@ class _Driver:
         self._owners = owners
         self._data = data
         self._tries: Counter[tuple[str, str]] = Counter()
+        self._idle: Counter[str] = Counter()
+        """How often in a row nothing new was found in an arm's folder that another evaluation has."""
         self._looked = self._renewed = time.monotonic()
         name = owner_name().translate({ord(":"): "-", ord("/"): "-"})
         self.stop_file = storage / "sessions" / f"{name}-eval.stop"
@@ -201,12 +153,15 @@ class _Driver:
         from orchestrator.launch import run_evaluations
 
         while jobs:
-            again: list[Job] = []
-            for job, told in run_evaluations(jobs, self.stop_file, self._data):
+            now: dict[str, Job] = {}  # one of each arm: its folder takes one worker at a time
+            again = [job for job in jobs if now.setdefault(job.arm_id, job) is not job]
+            for job, told in run_evaluations(list(now.values()), self.stop_file, self._data):
                 if job is None:
                     self._beat()
                 elif isinstance(told, TaskResult):
                     self._take(job, told)
+                elif isinstance(told, FolderBusy):
+                    again += self._wait(job, told)
                 elif isinstance(told, Exception):
                     again += self._judge(job, explain(told))
                 else:
@@ -234,9 +189,31 @@ class _Driver:
         if not again:
             self._outcome.lost.append((job, failure))
             return []
-        got = {result.task for other, result in self._outcome.results if other.arm_id == job.arm_id}
-        rest = [task for task in job.evals.tasks if task not in got]
-        return [replace(job, evals=job.evals.model_copy(update={"tasks": rest}))] if rest else []
+        return self._rest(job)
+
+    def _rest(self, job: Job) -> list[Job]:
+        """Return the job with what nothing is known of yet, if there is any."""
+        got = {(other.arm_id, result.key) for other, result in self._outcome.results}
+        return only_those([job], lambda job, key: (job.arm_id, key) not in got)
+
+    def _wait(self, job: Job, busy: FolderBusy) -> list[Job]:
+        """Take over what the evaluation that has the arm's folder has found, and return what is left to do.
+
+        A folder is held by a process that lives, so the arm is tried again as long as that gets on.
+        """
+        try:
+            found = {result.key: result for result in read_results(job.folder) if result.counts(job.since_us)}
+        except DamagedJournal as error:
+            return self._judge(job, explain(error))
+        taken = [found[key] for key in job.evals.wanted() if key in found]
+        for result in taken:
+            self._take(job, result)
+        rest = self._rest(job)
+        self._idle[job.arm_id] = 0 if taken else self._idle[job.arm_id] + 1
+        if rest and self._idle[job.arm_id] >= _BUSY_TRIES:
+            return self._judge(job, Failure("folder_busy", str(busy)))
+        self._progress.on_busy(job.arm_id, job.name)
+        return rest
 
     def _beat(self) -> None:
         """Keep this run alive in the store and hear whether it should stop; called often, works rarely."""
@@ -253,12 +230,3 @@ class _Driver:
                     renew(self._store, owner)
         except StoreError as error:
             self._progress.say(f"[yellow]{escape(str(error))}[/]")
-
-
-def evals_of(sweep: Sweep) -> Evals:
-    """Return what a sweep asks of its arms. Raises `UserError` where it asks nothing."""
-    if sweep.evals is None:
-        raise UserError(
-            f"{sweep.name} asks for no evaluations (its file has no `evals:`); name tasks, such as --tasks paper8."
-        )
-    return sweep.evals

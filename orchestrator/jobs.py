@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
@@ -29,6 +30,7 @@ _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.db", "*.db-*", "*.
 _EXIT_CODES = {JobStatus.SUCCEEDED: 0, JobStatus.FAILED: 1, JobStatus.STOPPED: 130}
 """What `xsa submit --follow` ends with, unless the job's own exit code is known."""
 _POLL_S = 0.5
+_TRIES = 3
 
 
 def check_places(
@@ -50,25 +52,40 @@ def check_places(
             "A job needs a store that outlives it: --db postgresql://USER@HOST/NAME, "
             "or an absolute path on the head's own disk."
         )
-    if "://" in db and url_of(db).password is not None:
+    if _has_secret(db):
         raise UserError(
             "The password in --db would be shown with the job by Ray's dashboard. Leave it out, and give it to the "
             "head node as PGPASSWORD (a Kubernetes Secret) or in ~/.pgpass; here too."
         )
     if storage is None:
         raise UserError("A job needs --storage: a folder that all nodes share, such as /shared/runs.")
+    if data is not None and "@" in urlsplit(data).netloc:
+        raise UserError(
+            "The key in --data would be shown with the job by Ray's dashboard. Give it to the nodes as their "
+            "file system's own variables (AWS_ACCESS_KEY_ID ...)."
+        )
     places = {"--db": db, "--storage": storage, "--data": data, "--task-data": task_data}
     for trial in sweep.trials():
         if (source := parse_source(trial.dataset)).is_local:
             places[f"dataset {trial.dataset}"] = source.where
     for name, place in places.items():
-        if place is not None and "://" not in place and not Path(place).is_absolute():
-            raise UserError(
-                f"{name}: {place} means nothing on the cluster; give an absolute path there"
-                + (", or a URL." if name in ("--db", "--data") else ".")
-            )
-    env = {"XSA_DB": db, "XSA_STORAGE": storage, "XSA_DATA": data or str(Path(storage).parent / "data")}
-    return env if task_data is None else env | {"XSA_TASK_DATA": task_data}
+        may_be_url = name in ("--db", "--data")
+        if place is None or (may_be_url and "://" in place) or Path(place).is_absolute():
+            continue
+        raise UserError(
+            f"{name}: {place} means nothing on the cluster; give an absolute path there"
+            + (", or a URL." if may_be_url else ".")
+        )
+    env = {"XSA_DB": db, "XSA_STORAGE": storage, "XSA_DATA": data, "XSA_TASK_DATA": task_data}
+    return {name: place for name, place in env.items() if place is not None}
+
+
+def _has_secret(db: str) -> bool:
+    """Whether a database's address holds what nobody else may see: libpq takes a password in the query too."""
+    if "://" not in db:
+        return False
+    url = url_of(db)
+    return url.password is not None or any("pass" in key.lower() for key in url.query)
 
 
 def package(sweep_file: Path, folder: Path) -> tuple[int, int]:
@@ -103,12 +120,12 @@ def connect(address: str) -> JobSubmissionClient:
         return client
     except AuthenticationError as error:
         raise UserError(
-            f"The cluster at {address} refuses this token, or asks for one ({str(error).splitlines()[0]}). "
+            f"The cluster at {address} refuses this token, or asks for one ({_first_line(error)}). "
             "Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH to the token that its head was "
             "started with (there: ~/.ray/auth_token)."
         ) from None
     except (ConnectionError, RuntimeError, OSError, ValueError) as error:
-        said = str(error).strip().splitlines()[0]
+        said = _first_line(error)
         if "ray[default]" in said:
             raise UserError(
                 "Submitting needs Ray's job client: pip install 'xsa-sweeps[cluster]', here and on the cluster."
@@ -126,29 +143,49 @@ def submit(
     """
     asked = json.dumps([sweep.source, env], sort_keys=True)
     prefix = f"xsa-{sweep.name}-{hashlib.sha256(asked.encode()).hexdigest()[:8]}"
-    earlier = [job for job in client.list_jobs() if (job.submission_id or "").startswith(f"{prefix}-")]
-    for job in earlier:
-        if job.status not in _EXIT_CODES and job.submission_id:
-            return job.submission_id, False
-    job_id = f"{prefix}-{len(earlier) + 1}"
-    client.submit_job(
-        entrypoint=f"python -m orchestrator run {shlex.quote(sweep_file.name)}",
-        submission_id=job_id,
-        runtime_env={"working_dir": str(folder), "env_vars": env},
-        metadata={"sweep": sweep.name},
-    )
-    return job_id, True
+    for _ in range(_TRIES):
+        earlier = {job.submission_id: job.status for job in client.list_jobs() if job.submission_id}
+        own = {int(name[len(prefix) + 1 :]): name for name in earlier if name.startswith(f"{prefix}-")}
+        for name in own.values():
+            if earlier[name] not in _EXIT_CODES:
+                return name, False
+        job_id = f"{prefix}-{max(own, default=0) + 1}"
+        try:
+            client.submit_job(
+                entrypoint=f"python -m orchestrator run {shlex.quote(sweep_file.name)}",
+                submission_id=job_id,
+                runtime_env={"working_dir": str(folder), "env_vars": env},
+                metadata={"sweep": sweep.name},
+            )
+            return job_id, True
+        except RuntimeError as error:
+            if "already exists" not in str(error):  # else another terminal was quicker; its job is this one
+                raise UserError(f"The cluster did not take the job: {_first_line(error)}") from error
+    raise UserError(f"The cluster has had {_TRIES} other jobs in the way of {prefix}; try again.")
 
 
 def follow(client: JobSubmissionClient, job_id: str, say: Callable[[str], None]) -> int:
-    """Pass on what a job prints until it ends, and return its exit code."""
+    """Pass on what a job prints until it ends, and return its exit code.
+
+    Raises `UserError` where the connection is lost: the job goes on.
+    """
 
     async def tail() -> None:
         async for text in client.tail_job_logs(job_id):
             say(text)
 
-    asyncio.run(tail())
-    while (status := client.get_job_status(job_id)) not in _EXIT_CODES:
-        time.sleep(_POLL_S)  # the log ends a moment before the job
-    code = client.get_job_info(job_id).driver_exit_code
+    try:
+        asyncio.run(tail())
+        while (status := client.get_job_status(job_id)) not in _EXIT_CODES:
+            time.sleep(_POLL_S)  # the log ends a moment before the job
+        code = client.get_job_info(job_id).driver_exit_code
+    except (RuntimeError, OSError) as error:
+        raise UserError(
+            f"The connection to the cluster was lost ({_first_line(error)}). {job_id} goes on; "
+            "the same command follows it again."
+        ) from error
     return _EXIT_CODES[status] if code is None else code
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -31,7 +31,7 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 
-from orchestrator.evaluate import Job as EvalJob
+from orchestrator.eval_jobs import Job as EvalJob
 from orchestrator.owner import Place
 from orchestrator.resources import bundle_of, refuse, slots_on
 from orchestrator.session import Session
@@ -211,6 +211,7 @@ def _evaluation(job: EvalJob, stop_file: Path, data: Path | None) -> Any:
         runtime=job.runtime.model_dump_json(),
         data=str(data) if data else None,
         stop_file=str(stop_file),
+        since_us=job.since_us,
     )
 
 

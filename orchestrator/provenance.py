@@ -3,13 +3,25 @@
 import hashlib
 import json
 import subprocess
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 from results.claims import Provenance
 
-PACKAGES = ("xsa-sweeps", "torch", "ray", "numpy", "tiktoken", "datasets", "sqlalchemy", "pandas", "pydantic")
-
+_PACKAGES = (
+    "xsa-sweeps",
+    "torch",
+    "ray",
+    "numpy",
+    "tiktoken",
+    "datasets",
+    "sqlalchemy",
+    "pandas",
+    "pydantic",
+)
+_EXTRAS = ("lm-eval",)
+"""Packages that decide numbers where they are installed."""
 ROOT = Path(__file__).resolve().parent.parent
 """The folder of this program's packages."""
 CODE = ("schemas", "trainer", "results", "orchestrator")
@@ -20,15 +32,23 @@ TOLD = "provenance.json"
 
 def provenance() -> Provenance:
     """Return the commit of this program's own checkout, or of the one it was sent from, and the packages' versions."""
-    packages = {name: metadata.version(name) for name in PACKAGES}
     told = ROOT / TOLD
     if told.exists():
         sent = json.loads(told.read_text(encoding="utf-8"))
-        return Provenance(sent["git_sha"], sent["dirty"], packages)
+        return Provenance(sent["git_sha"], sent["dirty"], packages())
     # An installed copy may lie inside a repository that is not this program's.
     if _git("rev-parse", "--show-toplevel") != str(ROOT):
-        return Provenance(None, None, packages)
-    return Provenance(_git("rev-parse", "HEAD"), bool(_git("status", "--porcelain")), packages)
+        return Provenance(None, None, packages())
+    return Provenance(_git("rev-parse", "HEAD"), bool(_git("status", "--porcelain")), packages())
+
+
+def packages() -> dict[str, str]:
+    """Return the versions of the packages that numbers follow from."""
+    installed = {name: metadata.version(name) for name in _PACKAGES}
+    for name in _EXTRAS:
+        with suppress(metadata.PackageNotFoundError):
+            installed[name] = metadata.version(name)
+    return installed
 
 
 def code_sha256() -> str:

@@ -18,6 +18,7 @@ from schemas.trial import AXES
 if TYPE_CHECKING:
     from orchestrator.supervise import Outcome
     from results.query import Database
+    from results.record_made import Kind
     from results.registry import Entry
 
 console = Console(highlight=False)
@@ -115,20 +116,27 @@ def write(
 
 def note(
     db: str | None,
-    kind: Literal["figure", "table", "report"],
-    made: Mapping[str, Sequence[Path]],
+    made: "Mapping[Kind, Mapping[str, Sequence[Path]]]",
     *,
     sweep: str,
     filters: Mapping[str, Any],
 ) -> None:
-    """Tell the store what was made of it, where it can be written to. The arguments are `record_artifacts`'s."""
+    """Tell the store what was made of it, where it can be written to.
+
+    Args:
+        db: the store.
+        made: of each kind the files, as `record_artifacts` takes them.
+        sweep: the name of the sweep that they show.
+        filters: axes and values of the pairs that they show.
+    """
     from results.location import StoreError
     from results.record_made import record_artifacts
     from results.store import Store
 
     try:
         with Store.open(db, mode="write", wait_s=NOTE_WAIT_S) as store:
-            record_artifacts(store, kind, made, sweep=sweep, filters=filters)
+            for kind, files in made.items():
+                record_artifacts(store, kind, files, sweep=sweep, filters=filters)
     except StoreError:
         return  # it is read-only, or in use for long: the files are there, and that is what was asked for
 

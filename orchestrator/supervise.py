@@ -73,8 +73,10 @@ def run(
     if not jobs:
         return Outcome(plan, foreign=0, signal=None)
 
-    from orchestrator.cluster import check_cluster
+    from orchestrator.cluster import check_cluster, versions
     from orchestrator.launch import connected_ray, count_slots
+
+    versions()  # before Ray unpacks a job's code anew, which on a host of several nodes is where this runs from
 
     owner = owner_name()
     with Progress(plan, console) as progress, announced(store, sweep.name, owner) as told, connected_ray():

@@ -69,7 +69,7 @@ def train_trial(
 
 
 def evaluate_arm(
-    *, folder: str, evals: str, runtime: str, data: str | None, stop_file: str
+    *, folder: str, evals: str, runtime: str, data: str | None, stop_file: str, since_us: int
 ) -> Iterator[str | None]:
     """Ray task: ask a finished arm's weights; yield None at the beginning, then each `TaskResult` as text."""
     from trainer.evals import evaluate
@@ -89,5 +89,6 @@ def evaluate_arm(
         settings,
         data=Path(data) if data else None,
         should_stop=Path(stop_file).exists,
+        since_us=since_us,
     )
     yield from (result.dumps() for result in results)

@@ -21,7 +21,7 @@ from results.frames import (
     settings,
     varied,
 )
-from results.stats import mean_range, summarise
+from results.stats import LACKING, mean_range, summarise
 from schemas.trial import AXES
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ LEVELS = {"train_loss": "training loss (nats/token)", "val_loss": "validation lo
 _CAPTION = """Left: training loss of the last step's batch. Middle: final validation loss. Right: validation loss of
 each XSA run minus that of the SA run with the same initial weights and batches (mean paired difference); below 0
 XSA is better. n counts the pairs of which both runs finished, and all panels show these alone."""
-_COUNTS = ("n", "n_diverged", "n_missing")
+_COUNTS = ("n", *LACKING)
 Line = tuple[style.Entry, pd.DataFrame]
 """How a line looks, and its points."""
 
@@ -216,7 +216,8 @@ def _means(
         done = group[(group["status"] == "done") & np.isfinite(group["delta_val_loss"].astype(float))]
         mean = mean_range(done.drop_duplicates(f"{side}_arm")[f"{side}_{name}"])
         diverged = group.loc[group[f"{side}_status"] == "diverged", f"{side}_arm"].nunique()
-        yield values | mean._asdict() | {"quantity": name, "n_diverged": diverged, "n_missing": 0}
+        counts = dict.fromkeys(LACKING, 0) | {"n_diverged": diverged}
+        yield values | mean._asdict() | counts | {"quantity": name}
 
 
 def _most(delta: pd.DataFrame, others: Sequence[str], axis: str) -> int:

@@ -13,19 +13,22 @@ import pandas as pd
 from results.frames import arm_filters, settings, varied
 from results.stats import holm, paired
 from results.stats_items import Values, average_se, item_difference, mcnemar, unpaired_se
-from schemas.evals import PAPER8
+from schemas.evals import metric_of
+from schemas.trial import AXES
 
 if TYPE_CHECKING:
     from results.query import Database
 
 AVERAGE = "avg"
 """The name of the average over tasks, which stands where a task's does."""
+UNSCORED = "n_no_accuracy"
+"""Counts the pairs of a task that was evaluated without the metric that stands for it: it is in no average."""
 REASONS = ("diverged", "refused", "failed", "missing", "other_items")
 """Why a pair is not in a task's score: its training, its evaluation, or that its arms were asked other items."""
 KEY = ["task", "n_shot", "items"]
 _EVALS = ["arm", "metric", "value", "n_items", "error", "data_sha256", "task_version"]
 COLUMNS = [
-    *(*KEY, "metric", "n", *(f"n_{reason}" for reason in REASONS), "n_items", "sa", "xsa", "delta"),
+    *(*KEY, "metric", "n", *(f"n_{reason}" for reason in REASONS), UNSCORED, "n_items", "sa", "xsa", "delta"),
     *("se", "low", "high", "p", "p_holm", "sd_seeds", "low_seeds", "high_seeds", "p_seeds"),
 ]
 """Columns of `scores` and `published` after those of the setting; docs/figures.md says what they rest on."""
@@ -53,9 +56,10 @@ def scores(db: "Database", sweep: str | None, **filters: Any) -> pd.DataFrame:
     protocol = KEY[1:] if told[KEY].drop_duplicates()["task"].duplicated().any() else []
     rows = []
     for setting, group in settings(compared, [*by, *protocol]):
-        parts = settings(group, KEY)
-        rows += [setting | key | _task(part, differences) for key, part in parts]
-        rows.append(setting | _average(group, parts, differences))
+        rows += [setting | key | _task(part, differences) for key, part in settings(group, KEY)]
+        scored = group[~group["task"].isin(told.loc[told["unscored"], "task"])]
+        if len(scored):
+            rows.append(setting | _average(scored, settings(scored, KEY), differences))
     frame = pd.DataFrame(rows, columns=[*by, *COLUMNS])
     frame["p_holm"] = holm([float(p) for p in frame["p"]])
     return frame
@@ -67,27 +71,27 @@ def _items(frame: pd.DataFrame) -> pd.Series:
 
 
 def _told(db: "Database", sweep: str | None, pairs: pd.DataFrame, filters: Mapping[str, Any]) -> pd.DataFrame:
-    """Return one row for each arm of the pairs and evaluation: its score in the task's one metric, or its error."""
+    """Return one row for each arm of the pairs and evaluation: its score in the task's one metric, or its error.
+
+    `unscored` are those of tasks that have scores, but none in such a metric: these have no value.
+    """
     columns = [*_EVALS, "task", "n_shot", "item_limit"]
     found = db.evals(sweep, columns=columns, **arm_filters(filters))
     found = found[found["arm"].isin({*pairs["sa_arm"], *pairs["xsa_arm"]})]
     found = found.astype({"task": str, "metric": "object"}).assign(items=_items(found))
     shown = {task: metric_of(task, set(rows["metric"].dropna())) for task, rows in found.groupby("task")}
-    found = found[found["error"].notna() | (found["metric"] == found["task"].map(shown))]
-    return found[[*_EVALS, *KEY]]
-
-
-def metric_of(task: str, known: set[str]) -> str | None:
-    """Return the metric that stands for a task: the paper's, else `acc_norm`, else `acc`; None if it has neither."""
-    wanted = [PAPER8[task]] if task in PAPER8 else ["acc_norm", "acc"]
-    return next((metric for metric in wanted if metric in known), None)
+    found["unscored"] = found["metric"].notna() & found["task"].map(shown).isna()
+    found.loc[found["unscored"], ["metric", "value"]] = None
+    of_task = found["metric"] == found["task"].map(shown)
+    found = found[found["error"].notna() | found["unscored"] | of_task]
+    return found[[*_EVALS, *KEY, "unscored"]].drop_duplicates()
 
 
 def _compared(pairs: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
     """Return one row for each pair and evaluation: both arms' scores in percent, and a `reason` if they count not."""
     wanted = pairs.merge(told[KEY].drop_duplicates(), how="cross")
     for side in ("sa", "xsa"):
-        named = told.rename(columns={name: f"{side}_{name}" for name in _EVALS})
+        named = told[[*_EVALS, *KEY]].rename(columns={name: f"{side}_{name}" for name in _EVALS})
         wanted = wanted.merge(named, how="left", on=[f"{side}_arm", *KEY])
     same = wanted["sa_data_sha256"] == wanted["xsa_data_sha256"]
     same &= wanted["sa_task_version"] == wanted["xsa_task_version"]
@@ -95,6 +99,7 @@ def _compared(pairs: pd.DataFrame, told: pd.DataFrame) -> pd.DataFrame:
         "diverged": wanted["status"] == "diverged",
         "refused": wanted["status"] == "refused",
         "failed": wanted["sa_error"].notna() | wanted["xsa_error"].notna(),
+        "no_accuracy": wanted["task"].isin(told.loc[told["unscored"], "task"]),
         "missing": wanted["sa_value"].isna() | wanted["xsa_value"].isna(),
         "other_items": ~same,
     }
@@ -107,7 +112,8 @@ def _differences(
     db: "Database", sweep: str | None, metrics: Sequence[str], filters: Mapping[str, Any]
 ) -> dict[tuple[Any, ...], Values]:
     columns = ["trial", "task", "metric", "n_shot", "item_limit", "sa_value", "xsa_value"]
-    rows = db.eval_items(sweep, columns=columns, metric=metrics, **filters)
+    axes = {name: value for name, value in filters.items() if name in AXES}  # others are of pairs alone
+    rows = db.eval_items(sweep, columns=columns, metric=metrics, **axes)
     found: dict[tuple[Any, ...], Values] = {}
     keys = ["trial", "task", "n_shot", "item_limit", "metric"]
     for (trial, task, n_shot, limit, metric), part in rows.groupby(keys, dropna=False, observed=True):
@@ -119,7 +125,7 @@ def _differences(
 
 
 def _counts(group: pd.DataFrame) -> dict[str, int]:
-    return {f"n_{reason}": int((group["reason"] == reason).sum()) for reason in REASONS}
+    return {f"n_{reason}": int((group["reason"] == reason).sum()) for reason in (*REASONS, UNSCORED[2:])}
 
 
 def _levels(sa: "pd.Series[float]", xsa: "pd.Series[float]") -> dict[str, Any]:
@@ -169,9 +175,10 @@ def _average(
 def _summed(done: pd.DataFrame, differences: Differences) -> Values | None:
     """Return the pairs' item differences summed over seeds; None where items are lacking, or others in some seed."""
     columns = ["trial", *KEY, "sa_metric"]
+    asked = done[["sa_data_sha256", "sa_task_version"]].drop_duplicates()
     found = [differences.get(key) for key in done[columns].itertuples(index=False, name=None)]
     known = [values for values in found if values is not None]
-    if not found or len(known) < len(found) or done["sa_data_sha256"].nunique() > 1:
+    if not found or len(known) < len(found) or len(asked) > 1:
         return None
     return np.sum(known, axis=0)  # type: ignore[no-any-return]
 

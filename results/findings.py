@@ -6,7 +6,7 @@ import pandas as pd
 
 from results.frames import and_list, axes_in, describe
 from results.render import interval, p_value, signed
-from results.stats import EFFECT, POWER, seeds_needed, spread, verdict
+from results.stats import ALPHA, EFFECT, LACKING, POWER, seeds_needed, spread, verdict
 
 _TALLY = {
     "lower": "a lower loss than SA",
@@ -51,10 +51,19 @@ def findings(losses: pd.DataFrame) -> list[str]:
             said.append(
                 "With two seeds a t interval reaches 12.7 standard errors to each side; more seeds narrow it."
             )
-    diverged, missing = (sum(row[name] for row in rows) for name in ("n_diverged", "n_missing"))
+    diverged, refused, failed, missing = (sum(row[name] for row in rows) for name in LACKING)
     if diverged:
         said.append(
             f"{_pairs(diverged)} diverged, and no mean includes such a pair: the means describe the others."
+        )
+    if refused:
+        said.append(
+            f"{_pairs(refused)} {_are(refused)} refused and not compared: the two arms did not begin alike, "
+            "with the same initial weights, batches and data."
+        )
+    if failed:
+        said.append(
+            f"{_pairs(failed)} failed and {_are(failed)} not in these numbers; `xsa retry` tries again."
         )
     if missing:
         said.append(f"{_pairs(missing)} {_has(missing)} not finished; these numbers may change when they do.")
@@ -62,14 +71,22 @@ def findings(losses: pd.DataFrame) -> list[str]:
 
 
 def seeds_for(losses: pd.DataFrame, effect: float = EFFECT) -> str:
-    """Return a sentence on how many seeds see a true difference of `effect`; empty where no spread is known."""
+    """Return a sentence on how many seeds see a true difference of `effect`; empty where no spread is known.
+
+    By the correction that the rows' own p have: see `results.stats.seeds_needed`.
+    """
     sd, freedom = spread(losses)
     if not freedom or not effect:
         return ""
+    tests = max(1, int(losses["p_holm"].notna().sum()))
     degrees = f"{freedom} degree{'s' if freedom > 1 else ''} of freedom"
+    level = (
+        f" at {ALPHA:g}/{tests}, as Holm's correction asks of the smallest of {tests} p," if tests > 1 else ""
+    )
     return (
-        f"At the spread of the paired differences (sd {sd:.2g}, {degrees}), a t-test sees a true difference of "
-        f"{abs(effect):.2g} nats/token with a power of {POWER:g} from n = {seeds_needed(effect, sd):,} seeds on."
+        f"At the spread of the paired differences (sd {sd:.2g}, {degrees}), a t-test{level} sees a true difference "
+        f"of {abs(effect):.2g} nats/token with a power of {POWER:g} "
+        f"from n = {seeds_needed(effect, sd, tests):,} seeds on."
     )
 
 
@@ -102,6 +119,10 @@ def _about(row: dict[str, Any], found: str, axes: list[str], *, among: int) -> s
 
 def _has(count: int) -> str:
     return "has" if count == 1 else "have"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _pairs(count: int) -> str:

@@ -83,8 +83,8 @@ def with_baselines(rows: "pd.DataFrame", pairs: "pd.DataFrame", *, arm: str = "a
 
 
 def arm_filters(filters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the filters that hold for both arms of a pair: a filter on λ would lose the SA arm."""
-    return {name: value for name, value in filters.items() if name not in XSA_AXES}
+    """Return the filters that hold for both arms of a pair: one on λ would lose the SA arm, others know only pairs."""
+    return {name: value for name, value in filters.items() if name in AXES and name not in XSA_AXES}
 
 
 def describe(values: Mapping[str, Any]) -> str:
@@ -113,10 +113,18 @@ def seeds(n: "pd.Series[int]") -> str:
     return f"n = {low} seeds" if low == high else f"n = {low} to {high} seeds"
 
 
+_WORDINGS = {
+    "n_diverged": "diverged",
+    "n_refused": "that did not begin alike",
+    "n_failed": "failed",
+    "n_missing": "not finished",
+}
+
+
 def lacking(rows: "pd.DataFrame", axis: str) -> list[str]:
-    """Return a sentence on the pairs that diverged, and one on those not finished, by value of an axis."""
+    """Return a sentence for each reason why pairs are in no mean, with how many at which value of an axis."""
     said = []
-    for column, wording in (("n_diverged", "diverged"), ("n_missing", "not finished")):
+    for column, wording in _WORDINGS.items():
         counts = rows[rows[column] > 0].groupby(axis)[column].sum()
         named = [f"{count} at {describe_one(axis, value)}" for value, count in counts.items()]
         if named:

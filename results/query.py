@@ -145,9 +145,7 @@ class Database:
         self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
     ) -> Rows:
         """One row a file that was made of a sweep's results: figures, tables and reports."""
-        if sweep is not None:
-            filters |= {"sweep": sweep}
-        return self._view("v_artifacts", None, filters, columns, to, order=["sweep", "kind", "path"])
+        return self._view("v_artifacts", sweep, filters, columns, to, order=["sweep", "kind", "path"])
 
     @as_general_question
     def sweeps(self, *, columns: Columns = None, to: To = "pandas") -> Rows:
@@ -193,8 +191,7 @@ class Database:
             _check_filters(filters, shown)
             where = conditions(filters, values)
             if sweep is not None:
-                key = "trial_id" if "trial_id" in values else "arm_id"
-                where.append(source.c[key].in_(self._members(connection, key, sweep)))
+                where.append(self._belongs(connection, source, sweep))
             names = chosen(shown, columns)
             # What no arm differs in is read once, and is nothing to order by: most of a wide view's time.
             same = {} if filters or not values.keys() >= AXES.keys() else _same_in_all_arms(connection)
@@ -223,11 +220,18 @@ class Database:
             found = read(connection, filters, members, names)
         return delivered(found, to)
 
+    def _belongs(self, connection: sa.Connection, source: Any, sweep: str) -> sa.ColumnElement[bool]:
+        """Return what tells a view's rows of a sweep: their trial, their arm, or what was made of the sweep."""
+        key = next(name for name in ("trial_id", "arm_id", "sweep") if name in source.c)
+        return source.c[key].in_(self._members(connection, key, sweep))  # type: ignore[no-any-return]
+
     def _members(self, connection: sa.Connection, key: str, sweep: str) -> sa.Select[Any]:
-        """Return the query for the keys of a sweep's trials or arms."""
+        """Return the query for the keys of a sweep's trials or arms, or for its name. Raises `UnknownName`."""
         sweeps = {row.name: row.id for row in connection.execute(sa.text("SELECT name, id FROM sweep"))}
         if sweep not in sweeps:
             raise unknown_name("sweep", sweep, sweeps)
+        if key == "sweep":
+            return sa.select(sa.literal(sweep))
         table = {"trial_id": "sweep_trial", "arm_id": "v_sweep_arms"}[key]
         member = sa.table(table, sa.column(key), sa.column("sweep_id"))
         return sa.select(member.c[key]).where(member.c.sweep_id == sweeps[sweep])

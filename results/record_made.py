@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 
@@ -14,6 +14,8 @@ from results.claims import Provenance
 from results.record import environment_id, insert_into, now_us
 from results.store import Store, as_text
 from schemas.bench import BenchRow
+
+Kind: TypeAlias = Literal["figure", "table", "report"]
 
 
 def record_bench(
@@ -50,7 +52,7 @@ def record_bench(
 
 def record_artifacts(
     store: Store,
-    kind: Literal["figure", "table", "report"],
+    kind: Kind,
     made: Mapping[str, Sequence[Path]],
     *,
     sweep: str,
@@ -68,6 +70,8 @@ def record_artifacts(
     table = schema.artifact
     asked = json.dumps(filters, sort_keys=True, default=str)
     now = now_us()
+    # Read before the transaction: nobody else may write to the store while that lasts.
+    files = [_described(name, path) for name, paths in made.items() for path in paths]
     with store.write() as connection:
         query = sa.select(schema.sweep.c.id).where(schema.sweep.c.name == sweep)
         shared = {
@@ -76,12 +80,16 @@ def record_artifacts(
             "filters": asked,
             "produced_at_us": now,
         }
-        for name, path in ((name, path) for name, paths in made.items() for path in paths):
-            content = path.read_bytes()
-            values = shared | {
-                "name": name,
-                "bytes": len(content),
-                "sha256": hashlib.sha256(content).hexdigest(),
-            }
-            insert = insert_into(connection, table).values(path=as_text(str(path.absolute())), **values)
-            connection.execute(insert.on_conflict_do_update(index_elements=["path"], set_=values))
+        for file in files:
+            insert = insert_into(connection, table).values(shared | file)
+            connection.execute(insert.on_conflict_do_update(index_elements=["path"], set_=shared | file))
+
+
+def _described(name: str, path: Path) -> dict[str, Any]:
+    content = path.read_bytes()
+    return {
+        "name": name,
+        "path": as_text(str(path.absolute())),
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }

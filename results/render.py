@@ -103,7 +103,8 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+    parts = ["".join(_LATEX.get(character, character) for character in part) for part in text.split("--")]
+    return "-{}-".join(parts)  # else TeX makes a dash of an option's hyphens
 
 
 def number(value: float, *, digits: int = 4) -> str:

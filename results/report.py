@@ -1,16 +1,15 @@
 """One page about a sweep that needs nothing but itself: findings, table, figures, setup, failures."""
 
 import base64
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jinja2
 import pandas as pd
 
-from results import style, tables
+from results import sources, style, tables
 from results.figures import FIGURES
 from results.findings import findings
 from results.frames import MissingData, NotAsked, format_value, varied
@@ -37,10 +36,19 @@ class Shown:
     reason: str = ""
 
 
+class Made(NamedTuple):
+    """The files of a report."""
+
+    page: Path
+    figures: dict[str, list[Path]]
+    """Those of each figure, by its name."""
+    tables: dict[str, list[Path]]
+
+
 def write(
     db: "Database", sweep: str, directory: Path, *, overlays: Mapping[str, pd.DataFrame] | None = None
-) -> Path:
-    """Write the sweep's figures, tables and `report.html` into `directory`; return the page's path.
+) -> Made:
+    """Write the sweep's figures, tables and `report.html` into `directory`; return what was written.
 
     A figure or table that lacks data is named on the page with its reason. One that the sweep does not ask
     for, such as a figure against an axis that it does not vary, is left out. `overlays` are published
@@ -53,6 +61,7 @@ def write(
     pairs = db.pairs(sweep)
     attempts = db.attempts(sweep)
     shown = {name: {"overlay": published} for name, published in (overlays or {}).items()}
+    made = Made(directory / "report.html", {}, {})
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -64,25 +73,22 @@ def write(
         sweep=sweeps.loc[sweep].to_dict() | {"name": sweep},
         counts=[(status, int((pairs["status"] == status).sum())) for status in _PAIR_STATUS],
         findings=findings(TABLES["losses"].load().data(db, sweep)),
-        tables=list(filter(None, (_table(db, sweep, name, directory / "tables", shown) for name in TABLES))),
-        figures=list(
-            filter(None, (_figure(db, sweep, name, directory / "figures", shown) for name in FIGURES))
-        ),
+        tables=list(filter(None, (_table(db, sweep, name, made, shown) for name in TABLES))),
+        figures=list(filter(None, (_figure(db, sweep, name, made, shown) for name in FIGURES))),
         setup=setup(pairs),
         failures=failures(attempts),
         machines=machines(attempts),
         trained=duration(float(attempts["wall_s"].sum())),
     )
-    path = directory / "report.html"
-    path.write_text(page, encoding="utf-8", newline="\n")
-    return path
+    made.page.write_text(page, encoding="utf-8", newline="\n")
+    return made
 
 
 Overlays = Mapping[str, Mapping[str, pd.DataFrame]]
 """Further arguments of `data`, by figure or table."""
 
 
-def _table(db: "Database", sweep: str, name: str, directory: Path, overlays: Overlays) -> Table | str | None:
+def _table(db: "Database", sweep: str, name: str, made: Made, overlays: Overlays) -> Table | str | None:
     """Return a table, or why it cannot be made yet; None if it is of what was not asked for here."""
     file = TABLES[name].load()
     frame = file.data(db, sweep, **overlays.get(name, {}))
@@ -92,11 +98,11 @@ def _table(db: "Database", sweep: str, name: str, directory: Path, overlays: Ove
         return None
     except MissingData as reason:
         return str(reason)
-    tables.save(table, directory, name, frame)
+    made.tables[name] = tables.save(table, made.page.parent / "tables", name, frame)
     return table
 
 
-def _figure(db: "Database", sweep: str, name: str, directory: Path, overlays: Overlays) -> Shown | None:
+def _figure(db: "Database", sweep: str, name: str, made: Made, overlays: Overlays) -> Shown | None:
     """Return a figure, or why it cannot be drawn yet; None if it is of what was not asked for here."""
     entry = FIGURES[name]
     file = entry.load()
@@ -107,7 +113,7 @@ def _figure(db: "Database", sweep: str, name: str, directory: Path, overlays: Ov
         return None
     except MissingData as reason:
         return Shown(name, entry.title, reason=str(reason))
-    style.save(figure, directory, name, frame)
+    made.figures[name] = style.save(figure, made.page.parent / "figures", name, frame)
     uri = "data:image/svg+xml;base64," + base64.b64encode(style.svg(figure)).decode()
     return Shown(name, entry.title, file.caption(frame), uri)
 
@@ -150,11 +156,8 @@ def machines(attempts: pd.DataFrame) -> list[dict[str, str]]:
     """Return the distinct machines and code versions, with how many attempts each ran."""
     counts: dict[tuple[str, ...], int] = {}
     for row in attempts.to_dict("records"):
-        document = {} if pd.isna(row["environment"]) else json.loads(row["environment"])
-        torch = document.get("torch") or document.get("packages", {}).get("torch")
-        dirty = {True: ", uncommitted changes", False: ""}.get(row["dirty"], "")
-        code = "unknown" if pd.isna(row["git_sha"]) else f"{row['git_sha'][:12]}{dirty}"
-        values = (row["hostname"], row["device"], row["threads"], torch, code)
+        torch = sources.environment(row).get("torch")
+        values = (row["hostname"], row["device"], row["threads"], torch, sources.code(row))
         key = tuple("unknown" if pd.isna(value) else str(value) for value in values)
         counts[key] = counts.get(key, 0) + 1
     heads = ("machine", "device", "threads", "PyTorch", "code")

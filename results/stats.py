@@ -23,6 +23,8 @@ EFFECT = 0.01
 """Difference, in nats/token, for which seeds are counted: half of what the paper's figures show."""
 POWER = 0.8
 """Chance of seeing a true difference for which seeds are counted."""
+LACKING = ("n_diverged", "n_refused", "n_failed", "n_missing")
+"""Counts of the pairs that are in no mean, by reason: the first three are how they ended."""
 
 
 class Interval(NamedTuple):
@@ -125,22 +127,24 @@ def summarise(pairs: pd.DataFrame, by: Sequence[str], *, value: str = "val_loss"
         value: `val_loss` or `train_loss`.
 
     Returns:
-        The axes, then `n` (finished pairs with a finite difference), `n_diverged`, `n_missing` (not
-        finished), the means `sa` and `xsa` over these n, `delta`, its `sd`, `low`, `high`, `p`, and
-        `p_holm`, corrected over all rows.
+        The axes, then `n` (finished pairs with a finite difference), `n_diverged`, `n_refused` (whose arms
+        did not begin alike), `n_failed`, `n_missing` (not finished), the means `sa` and `xsa` over these n,
+        `delta`, its `sd`, `low`, `high`, `p`, and `p_holm`, corrected over all rows.
     """
     rows = []
     for values, group in settings(pairs, by):
         done = group[group["status"] == "done"]
         delta = paired(done[f"delta_{value}"])
         finite = done[np.isfinite(done[f"delta_{value}"].to_numpy(dtype=float))]
-        diverged = int((group["status"] == "diverged").sum())
+        ended = {name: int((group["status"] == name).sum()) for name in ("diverged", "refused", "failed")}
         rows.append(
             values
             | {
                 "n": delta.n,
-                "n_diverged": delta.diverged + diverged,
-                "n_missing": len(group) - len(done) - diverged,
+                "n_diverged": delta.diverged + ended["diverged"],
+                "n_refused": ended["refused"],
+                "n_failed": ended["failed"],
+                "n_missing": len(group) - len(done) - sum(ended.values()),
                 "sa": finite[f"sa_{value}"].mean(),
                 "xsa": finite[f"xsa_{value}"].mean(),
                 "delta": delta.mean,
@@ -150,7 +154,7 @@ def summarise(pairs: pd.DataFrame, by: Sequence[str], *, value: str = "val_loss"
                 "p": delta.p,
             }
         )
-    columns = [*by, "n", "n_diverged", "n_missing", "sa", "xsa", "delta", "sd", "low", "high", "p"]
+    columns = [*by, "n", *LACKING, "sa", "xsa", "delta", "sd", "low", "high", "p"]
     frame = pd.DataFrame(rows, columns=columns)
     frame["p_holm"] = holm([float(p) for p in frame["p"]])
     return frame
@@ -167,24 +171,29 @@ def spread(summary: pd.DataFrame) -> tuple[float, int]:
     return (math.sqrt((freedom * rows["sd"] ** 2).sum() / total) if total else math.nan), total
 
 
-def power(n: int, effect: float, sd: float) -> float:
-    """Return the chance that a two-sided paired t-test at `ALPHA` of n differences sees a true mean of `effect`."""
-    shift, critical = abs(effect) / sd * math.sqrt(n), float(stats.t.ppf(1 - ALPHA / 2, n - 1))
+def power(n: int, effect: float, sd: float, tests: int = 1) -> float:
+    """Return the chance that a two-sided paired t-test of n differences sees a true mean of `effect`.
+
+    It is one of so many `tests`, and made at `ALPHA / tests`, which Holm's correction asks of the smallest p.
+    """
+    alpha = ALPHA / tests
+    shift, critical = abs(effect) / sd * math.sqrt(n), float(stats.t.ppf(1 - alpha / 2, n - 1))
     # The noncentral t; at or beyond the other critical value it has found the wrong sign, which counts for the test.
     return float(stats.nct.sf(critical, n - 1, shift) + stats.nct.cdf(-critical, n - 1, shift))
 
 
-def seeds_needed(effect: float, sd: float) -> int:
+def seeds_needed(effect: float, sd: float, tests: int = 1) -> int:
     """Return the least number of paired seeds with which a test sees `effect` with a power of `POWER`.
 
     Args:
         effect: true mean difference, not 0.
         sd: standard deviation of the paired differences, above 0.
+        tests: how many Holm's correction is over; where others see something too, fewer seeds may do.
     """
     # A test that knew sd would need at least this many; from there t needs a few more.
-    known = sum(float(stats.norm.ppf(p)) for p in (1 - ALPHA / 2, POWER)) * sd / abs(effect)
+    known = sum(float(stats.norm.ppf(p)) for p in (1 - ALPHA / tests / 2, POWER)) * sd / abs(effect)
     n = max(2, math.floor(known**2))
-    while power(n, effect, sd) < POWER:
+    while power(n, effect, sd, tests) < POWER:
         n += 1
     return n
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from scipy import signal, stats
+from scipy import stats
 
 from results.stats import CONFIDENCE
 
@@ -35,7 +35,8 @@ def mcnemar(differences: Sequence[float] | Values) -> float:
 
     An item that one arm alone answered correctly is as often the one arm's as the other's, if the arms are
     alike: so the items that differ are fair coins, and p is the chance of a sum as far from 0 as that seen.
-    Of differences summed over seeds (-S .. S), each item's sign is the coin and its size stays.
+    Of differences summed over seeds (-S .. S), each item's sign is the coin and its size stays. A chance too
+    small for a float is given as the smallest one above 0.
 
     Args:
         differences: of each item, whole numbers; of one pair, XSA's correctness (1 or 0) minus SA's.
@@ -49,10 +50,10 @@ def mcnemar(differences: Sequence[float] | Values) -> float:
     for size, count in zip(*np.unique(sizes.astype(int), return_counts=True), strict=True):
         coins = np.zeros(2 * size * count + 1)
         coins[:: 2 * size] = stats.binom.pmf(np.arange(count + 1), count, 0.5)
-        chances = signal.convolve(chances, coins)
+        chances = np.convolve(chances, coins)  # term by term: by FFT a small chance drowns in rounding errors
     reach = len(chances) // 2
     seen = abs(int(given.sum()))
-    return min(1.0, float(2 * chances[reach + seen :].sum())) if seen else 1.0
+    return float(np.clip(2 * chances[reach + seen :].sum(), np.nextafter(0, 1), 1)) if seen else 1.0
 
 
 def item_difference(differences: Sequence[float] | Values, *, seed: int = 0) -> ItemDifference:

@@ -13,7 +13,7 @@ from sqlalchemy.pool import QueuePool
 
 from results.explain import explain
 from results.location import StoreError, address_of, check_file, shown, shown_url, url_of
-from results.upgrade import bring_up_to_date, check_readable, revision_of
+from results.upgrade import bring_up_to_date, check_readable, is_current, revision_of
 
 BUSY_TIMEOUT_S = 10
 """How long to wait for another's lock, and for a server to accept a connection."""
@@ -72,15 +72,40 @@ class Store:
                 raise StoreError(
                     f"{path} cannot be opened: {error.strerror}. Choose another store with --db."
                 ) from None
-            store = cls(_sqlite_engine(path, mode), shown(path), path, mode, wait_s)
-        else:
-            store = cls(_postgresql_engine(url, mode), shown_url(url), None, mode, wait_s)
+        store = cls._at(url, mode, wait_s)
         try:
             store._prepare()
         except BaseException:
             store.close()
             raise
         return store
+
+    @classmethod
+    def _at(cls, url: sa.URL, mode: Literal["read", "write"], wait_s: float) -> "Store":
+        """Return the store at a URL, whatever is there."""
+        if url.drivername == "sqlite":
+            path = Path(url.database or "").absolute()
+            return cls(_sqlite_engine(path, mode), shown(path), path, mode, wait_s)
+        return cls(_postgresql_engine(url, mode), shown_url(url), None, mode, wait_s)
+
+    @classmethod
+    def standing(cls, db: str | Path | None) -> tuple[str, str]:
+        """Return a store's name, and what the next run will do to it, if anything. Changes nothing.
+
+        Raises `StoreError` where a run could not write it.
+        """
+        url = url_of(address_of(db))
+        if url.drivername == "sqlite":
+            path = Path(url.database or "").absolute()
+            check_file(path, "write")
+            if not path.exists():
+                return shown(path), "the first run makes it"
+        with cls._at(url, "read", BUSY_TIMEOUT_S) as store, store.read() as connection:
+            revision = revision_of(connection, store.name)
+            if revision is None:
+                return store.name, "the first run makes its tables"
+            current = is_current(connection, revision, store.name)
+            return store.name, "" if current else "the next run brings it up to date"
 
     def default_storage(self) -> Path:
         """Return where arms' folders go unless somebody says otherwise: `runs/` beside the store."""

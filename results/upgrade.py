@@ -51,10 +51,15 @@ def check_readable(connection: sa.Connection, revision: str | None, name: str) -
     """Raise `StoreError` unless a store can be read as it is."""
     if revision is None:
         raise StoreError(f"{name} has no results yet. Run a sweep first: xsa run sweeps/quickstart.yaml")
-    if revision != schema.REVISION or _missing_axes(connection, name) or not _defined(connection):
+    if not is_current(connection, revision, name):
         raise StoreError(
             f"{name} is older than this version of xsa; the next `xsa run` brings it up to date."
         )
+
+
+def is_current(connection: sa.Connection, revision: str, name: str) -> bool:
+    """Whether a store of this revision has the tables, axes and views that this program reads."""
+    return revision == schema.REVISION and not _missing_axes(connection, name) and _defined(connection)
 
 
 def bring_up_to_date(connection: sa.Connection, name: str, path: Path | None) -> list[str]:

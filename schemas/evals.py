@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -80,10 +80,9 @@ class TaskResult:
         """What a later result of the same evaluation replaces this one by."""
         return EvalKey(self.task, self.n_shot, self.limit)
 
-    @property
-    def headline(self) -> str:
-        """The metric to show where there is room for one: the paper's, or else the harness's last."""
-        return PAPER8.get(self.task) or list(self.scores)[-1]
+    def counts(self, since_us: int) -> bool:
+        """Return whether it has scores, and did not end before this time."""
+        return self.error is None and self.time_us >= since_us
 
     def dumps(self) -> str:
         """Return this result as one JSON text. Scores are finite: the harness divides by the number of items."""
@@ -97,10 +96,21 @@ class TaskResult:
         return cls(scores=scores, **document)
 
 
+def metric_of(task: str, known: Collection[str]) -> str | None:
+    """Return the metric that stands for a task: the paper's, else `acc_norm`, else `acc`; None if it has neither."""
+    wanted = [PAPER8[task]] if task in PAPER8 else ["acc_norm", "acc"]
+    return next((metric for metric in wanted if metric in known), None)
+
+
 def append_results(folder: Path, results: Iterable[TaskResult]) -> None:
-    """Add results to the journal of the arm in `folder`, durably."""
-    with (folder / EVALS).open("a", encoding="utf-8") as journal:
-        journal.writelines(result.dumps() + "\n" for result in results)
+    """Add results to the journal of the arm in `folder`, durably, in the place of a line cut short.
+
+    The caller holds the folder: no other process writes to it meanwhile.
+    """
+    with (folder / EVALS).open("a+b") as journal:
+        journal.seek(0)
+        journal.truncate(journal.read().rfind(b"\n") + 1)
+        journal.writelines(result.dumps().encode() + b"\n" for result in results)
         journal.flush()
         os.fsync(journal.fileno())
 

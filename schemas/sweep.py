@@ -61,7 +61,7 @@ class Runtime(BaseModel):
     avoid_node_after: Int = Field(3, ge=1)
     """Failures in a row on one node after which a run uses the others alone."""
     data: str | None = None
-    """Folder, or fsspec URL, of the prepared data sets. None: `data/` beside the store."""
+    """Folder, or fsspec URL, of the prepared data sets. None: `data/` beside the storage."""
     min_free_gib: Float = Field(1.0, ge=0)
     """Free space in GiB on the storage below which a run starts nothing more."""
 

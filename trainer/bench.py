@@ -6,7 +6,7 @@ process, so that a machine that slows down slows both. The forward pass keeps wh
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -108,8 +108,8 @@ def measure(shape: Shape, settings: Settings, execution: Execution) -> list[Benc
         _check_room(shape, settings)
     try:
         runs = _runs(shape, settings, execution)
-        times = _times(list(runs.values()), settings)
-        peaks = [_peak_bytes(run, device) for run in runs.values()]
+        times = _times(runs, settings)
+        peaks = {key: _peak_bytes(run, device) for key, run in runs.items()}
     except torch.OutOfMemoryError:
         raise CannotMeasure(f"{_name(shape, settings)} does not fit the memory of {device}.") from None
     except torch._dynamo.exc.TorchDynamoException as error:
@@ -117,7 +117,7 @@ def measure(shape: Shape, settings: Settings, execution: Execution) -> list[Benc
         raise CannotMeasure(f"{_name(shape, settings)} cannot be compiled here: {reason}") from None
     where = environment(device)
     rows = []
-    for (variant, direction), ms, peak in zip(runs, times, peaks, strict=True):
+    for (variant, direction), ms in sorted(times.items()):
         low, median, high = quantiles(ms, method="inclusive")
         rows.append(
             BenchRow(
@@ -134,7 +134,7 @@ def measure(shape: Shape, settings: Settings, execution: Execution) -> list[Benc
                 ms=median,
                 ms_low=low,
                 ms_high=high,
-                peak_bytes=peak,
+                peak_bytes=peaks[variant, direction],
                 device=where["device"],
                 threads=where["threads"],
                 time_us=time.time_ns() // 1000,
@@ -175,11 +175,10 @@ def _trial(shape: Shape, settings: Settings, xsa_lambda: float) -> Trial:
 
 
 Run: TypeAlias = Callable[[], None]
+Key: TypeAlias = tuple[Literal["sa", "xsa"], Direction]
 
 
-def _runs(
-    shape: Shape, settings: Settings, execution: Execution
-) -> dict[tuple[Literal["sa", "xsa"], Direction], Run]:
+def _runs(shape: Shape, settings: Settings, execution: Execution) -> dict[Key, Run]:
     """Return what is to be timed; every variant has the same weights and input."""
     device = settings.device
     generator = torch.Generator().manual_seed(0)
@@ -190,7 +189,7 @@ def _runs(
     if execution == "compiled":
         torch.compiler.reset()  # or blocks of many shapes reach the limit of recompilations
     weights: dict[str, Tensor] | None = None
-    runs: dict[tuple[Literal["sa", "xsa"], Direction], Run] = {}
+    runs: dict[Key, Run] = {}
     for variant, xsa_lambda in _LAMBDAS.items():
         block = Block(_trial(shape, settings, xsa_lambda), 0).to(device)
         if weights is None:
@@ -220,17 +219,22 @@ def _runs(
     return runs
 
 
-def _times(runs: Sequence[Run], settings: Settings) -> list[list[float]]:
-    """Return `repeats` times of each run in milliseconds. They take turns, every other round in reverse."""
-    for run in runs:
-        for _ in range(WARM_UP):
-            run()
-    times: list[list[float]] = [[] for _ in runs]
-    order = list(range(len(runs)))
-    for _ in range(settings.repeats):
-        for i in order:
-            times[i].append(_time(runs[i], settings.device))
-        order.reverse()
+def _times(runs: Mapping[Key, Run], settings: Settings) -> dict[Key, list[float]]:
+    """Return `repeats` times of each run in milliseconds.
+
+    Of each direction by itself SA and XSA take turns, every other round in reverse. A run's time depends on
+    what ran before it: so each follows itself as often as the other does, and nothing but these two.
+    """
+    times: dict[Key, list[float]] = {key: [] for key in runs}
+    for direction in get_args(Direction):
+        order = [key for key in runs if key[1] == direction]
+        for key in order:
+            for _ in range(WARM_UP):
+                runs[key]()
+        for _ in range(settings.repeats):
+            for key in order:
+                times[key].append(_time(runs[key], settings.device))
+            order.reverse()
     return times
 
 

@@ -47,6 +47,7 @@ def evaluate(
     *,
     data: Path | None,
     should_stop: Callable[[], bool],
+    since_us: int = 0,
 ) -> Iterator[TaskResult]:
     """Yield the result of each task, after it is in the arm's journal. One that is there is not done again.
 
@@ -59,6 +60,7 @@ def evaluate(
         runtime: on what the arm runs; its `threads` are set by the caller.
         data: folder of local task data, or None for the Hub's.
         should_stop: is asked before each batch; if true, the task at hand is dropped and the rest left.
+        since_us: a result that ended before is done again: UTC, microseconds since 1970.
 
     Raises:
         FolderBusy: another worker has the folder.
@@ -74,7 +76,7 @@ def evaluate(
         device = torch.device("cuda" if runtime.gpus_per_trial > 0 else "cpu")
         model = restore(arm, checkpoint.load_final(folder), device)
         lm = ArmLM(model, batch_size=evals.batch_size, tick=tick)
-        known = {result.key: result for result in read_results(folder) if result.error is None}
+        known = {result.key: result for result in read_results(folder) if result.counts(since_us)}
         for key in evals.wanted():
             if key not in known:
                 began = time.monotonic()

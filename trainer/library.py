@@ -1,6 +1,6 @@
 """The data folder: which data sets it holds, the one that a trial asks for, and making a new one.
 
-A data set is a folder in it, complete from the moment it has its name. What is still being made is in
+A data set is a folder in it, complete from the moment it has its manifest. What is still being made is in
 `.preparing` beside them, or on this machine's disk where the data folder is a URL.
 """
 
@@ -21,11 +21,11 @@ from schemas.errors import UserError
 from schemas.names import unknown_name
 from trainer.journal import hold
 from trainer.manifest import MANIFEST, Manifest, Recipe, Shard, Split
-from trainer.prepare import Asked, Told, prepare_shards, recorded_revision
-from trainer.shards import DamagedData, Shards, check_size, fetched
-from trainer.sources import open_source, source_files
+from trainer.prepare import Asked, OneSided, Told, prepare_shards, recorded_revision
+from trainer.shards import DamagedData, Shards, check_bytes, fetched
+from trainer.sources import are_gone, open_source, source_files
 from trainer.token_cache import cache_root
-from trainer.writing import sha256_of, writing
+from trainer.writing import writing
 
 PREPARE_WAIT_S = 24 * 3600.0
 """How long a preparation waits for another one of the same data."""
@@ -53,15 +53,12 @@ class Prepared:
         return fetched(self.filesystem, self.path, self.manifest, shard)
 
     def problems(self, tell: Callable[[Shard], None]) -> list[str]:
-        """Read every shard and return what is wrong; `tell` is called before each."""
+        """Read every shard in the data folder and return what is wrong; `tell` is called before each."""
         found = []
         for shard in [*self.manifest.train, *self.manifest.val]:
             tell(shard)
             try:
-                path = self.open_shard(shard)
-                check_size(path, shard, self.manifest.itemsize)
-                if sha256_of(path) != shard.sha256:
-                    found.append(f"{path} is not what was written (another sha256).")
+                check_bytes(self.filesystem, self.path, shard, self.manifest.itemsize)
             except DamagedData as error:
                 found.append(str(error))
         return found
@@ -81,9 +78,20 @@ class Library:
         self.path = str(path)
         self.is_local = isinstance(self.filesystem, LocalFileSystem)
 
-    def all(self) -> list[Prepared]:
-        """Return the data sets in it, by name. Raises `DamagedData` for a manifest that cannot be read."""
-        return [self._read(path) for path in sorted(self.filesystem.glob(f"{self.path}/*/{MANIFEST}"))]
+    def all(self) -> tuple[list[Prepared], dict[str, DamagedData]]:
+        """Return the data sets in it, in the order of their names, and by name what is wrong with the others."""
+        sound: list[Prepared] = []
+        damaged: dict[str, DamagedData] = {}
+        self.filesystem.invalidate_cache()  # other machines write to the folder too
+        folders = self.filesystem.ls(self.path, detail=False) if self.filesystem.isdir(self.path) else []
+        for folder in sorted(folders):
+            path = f"{folder}/{MANIFEST}"
+            if self.filesystem.exists(path):
+                try:
+                    sound.append(self._read(path))
+                except DamagedData as error:
+                    damaged[folder.rpartition("/")[2]] = error
+        return sound, damaged
 
     def _read(self, path: str) -> Prepared:
         folder = path.rpartition("/")[0]
@@ -102,35 +110,41 @@ class Library:
 
     def with_id(self, data_id: str) -> Prepared:
         """Return the data set with these tokens, whatever it is called. Raises `UserError` where there is none."""
-        for prepared in self.all():
+        sound, damaged = self.all()
+        for prepared in sound:
             if prepared.manifest.data_id == data_id:
                 return prepared
         raise UserError(
             f"The data folder {self.folder} has no data with the id {data_id[:12]} that the arm is to be trained on. "
             "Every node needs it: put the data folder on shared storage, and name it in runtime.data."
+            + "".join(f" {error}" for error in damaged.values())
         )
 
     def of(self, source: Source, tokenizer: str) -> Prepared | None:
         """Return what is prepared of a source as it is now, or None.
 
-        Files that are gone are served from what was prepared of them, if that is one data set. Raises `UserError`.
+        Files that are gone are served from what was prepared of them, if their path is absolute: a relative one
+        says of many files what one was called. Raises `UserError` where there is more than one data set.
         """
         found = [
             prepared
-            for prepared in self.all()
+            for prepared in self.all()[0]
             if prepared.manifest.origin.source == source.label and prepared.manifest.tokenizer == tokenizer
         ]
-        if source.is_local and (files := source_files(source)):
+        if source.is_local and ((files := source_files(source)) or not Path(source.where).is_absolute()):
             found = [prepared for prepared in found if prepared.manifest.origin.files == files]
-        if len(found) > 1:
+        if len({prepared.manifest.data_id for prepared in found}) > 1:
+            gone = " is gone, and" if are_gone(source) else ":"
             raise UserError(
-                f"{source.label} is gone, and {self.folder} has {', '.join(p.name for p in found)} of it; keep one."
+                f"{source.label}{gone} {self.folder} has {', '.join(p.name for p in found)} of it; keep one."
             )
         return found[0] if found else None
 
     def named(self, text: str) -> Prepared:
-        """Return the data set with this name, source or beginning of its id. Raises `UnknownName`."""
-        everything = self.all()
+        """Return the data set with this name, source or beginning of its id. Raises `UnknownName` or `DamagedData`."""
+        everything, damaged = self.all()
+        if text in damaged:
+            raise damaged[text]
         try:
             label = parse_source(text).label
         except UserError:
@@ -153,28 +167,52 @@ class Library:
 
         Raises `UserError` where it cannot be read or written, or is there already, prepared otherwise.
         """
+        if existing := self._as_asked(source, tokenizer, asked):
+            return existing, False
         name = _name(source, tokenizer)
         work = (Path(self.path) / ".preparing" if self.is_local else cache_root() / "preparing") / name
         with writing(work):
             work.mkdir(parents=True, exist_ok=True)
         with hold(work, wait_s=PREPARE_WAIT_S):
-            if existing := self.of(source, tokenizer):
-                _refuse_other(existing, asked.recipe(source, existing.manifest.origin), asked.revision)
-                return existing, False
+            if existing := self._as_asked(source, tokenizer, asked):
+                return existing, False  # another process made it meanwhile
+            if self.is_local and Path(self.path, name).exists():
+                raise DamagedData(f"{self.path}/{name} is not whole. Delete it and prepare it again.")
             opened = open_source(source, asked.revision or recorded_revision(work / "data"))
-            recipe = asked.recipe(source, opened.origin)
-            manifest = prepare_shards(opened, recipe, tokenizer, work / "data", workers=workers, tell=tell)
-            self._publish(work / "data", name, manifest)
+            recipe = asked.recipe(source)
+            try:
+                manifest = prepare_shards(
+                    opened, recipe, tokenizer, work / "data", workers=workers, tell=tell
+                )
+            except OneSided:
+                shutil.rmtree(work)
+                raise
+            existing = self._as_asked(source, tokenizer, asked)  # another machine made it meanwhile
+            path = existing.path if existing else self._publish(work / "data", name, manifest)
             shutil.rmtree(work)
-        return self._read(f"{self.path}/{name}/{MANIFEST}"), True
+        return self._read(f"{path}/{MANIFEST}"), existing is None
 
-    def _publish(self, made: Path, name: str, manifest: Manifest) -> None:
-        """Give a whole data set its name. Where the folder is a URL, its manifest goes there last."""
+    def _as_asked(self, source: Source, tokenizer: str, asked: Asked) -> Prepared | None:
+        """Return what is prepared of a source, or None. Raises `UserError` where it was prepared otherwise."""
+        if existing := self.of(source, tokenizer):
+            revision = asked.revision
+            if revision not in (None, existing.manifest.origin.revision):
+                revision = open_source(source, revision).origin.revision
+            _refuse_other(existing, asked.recipe(source), revision)
+        return existing
+
+    def _publish(self, made: Path, name: str, manifest: Manifest) -> str:
+        """Give a whole data set its name, and return its path. Where the folder is a URL, its manifest goes last.
+
+        Nothing locks a URL. There the name says which tokens they are, so that two machines that make other data
+        of one source write to other folders, and two that make the same write the same.
+        """
         target = f"{self.path}/{name}"
         with writing(Path(target)):
             if self.is_local:
                 made.rename(target)
-                return
+                return target
+            target += f"-{manifest.data_id[:8]}"
             self.filesystem.makedirs(target, exist_ok=True)
             for file in [*(shard.file for shard in [*manifest.train, *manifest.val]), MANIFEST]:
                 self.filesystem.put_file(str(made / file), f"{target}/{file}")
@@ -182,6 +220,7 @@ class Library:
             if not own.exists():
                 own.parent.mkdir(parents=True, exist_ok=True)
                 made.rename(own)
+        return target
 
 
 def _name(source: Source, tokenizer: str) -> str:

@@ -23,9 +23,12 @@ class SourceFile(_Part):
     """A file as it was when it was read."""
 
     path: str
+    """Absolute, without symbolic links."""
     bytes: int
     mtime_ns: int
     """When it was last changed."""
+    ctime_ns: int
+    """When it or what the disk says of it was last changed: unlike the other, no program can set it back."""
 
 
 class Origin(_Part):

@@ -18,7 +18,7 @@ import numpy as np
 from schemas.dataset import Source
 from schemas.errors import UserError
 from trainer.encoding import Encoded, encoded
-from trainer.manifest import MANIFEST, Manifest, Origin, Recipe, Shard, Split, completed
+from trainer.manifest import MANIFEST, Manifest, Recipe, Shard, Split, completed
 from trainer.sources import Batch, Cursor, Readable, default_share
 from trainer.tokenizer import token_dtype
 from trainer.writing import SplitWriter, replace_file, writing
@@ -28,6 +28,10 @@ SAVE_EVERY_S = 5.0
 """Seconds between points to which a preparation that is killed goes back."""
 SPLIT_SEED = 2357
 """nanoGPT's."""
+
+
+class OneSided(UserError):
+    """No documents, or none on one side of the split: to go on cannot mend that."""
 
 
 @dataclass
@@ -71,7 +75,7 @@ class Asked:
     tokens: int | None = None
     """How many are enough. None: all there are."""
     held_out: float | None = None
-    """Share of the documents that are held out. None: 0.05 %, and more of small files."""
+    """Share of the documents that are held out. None: 5 % of files, 0.05 % of the Hub."""
     seed: int = SPLIT_SEED
     """Of the choice of those."""
     empty: Literal["refuse", "skip"] | None = None
@@ -79,9 +83,9 @@ class Asked:
     revision: str | None = None
     """Of a repository. None: the newest, or that at which an earlier call began."""
 
-    def recipe(self, source: Source, origin: Origin) -> Recipe:
+    def recipe(self, source: Source) -> Recipe:
         """Return what is asked for, with what fits the source where nothing is said."""
-        share = default_share(source, origin) if self.held_out is None else self.held_out
+        share = default_share(source) if self.held_out is None else self.held_out
         empty = self.empty or ("refuse" if source.is_local else "skip")
         return Recipe(tokens=self.tokens, held_out=share, seed=self.seed, empty=empty)
 
@@ -97,6 +101,8 @@ def prepare_shards(
 ) -> Manifest:
     """Fill `folder` with shards and, last, their manifest; or go on where an earlier call was stopped.
 
+    Where that had come to the end, nothing is done again.
+
     Args:
         opened: the documents.
         recipe: how many, and which are held out.
@@ -106,12 +112,16 @@ def prepare_shards(
         tell: is called after each batch.
 
     Raises:
+        OneSided: there is nothing to train on, or nothing to evaluate on.
         UserError: for a document that cannot be read, a full disk, a Hub that does not answer, or a folder
             in which something else was begun. What was done is kept, and there is no manifest.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     progress = _begin(folder, recipe, opened, tokenizer)
+    if made := _made(folder):
+        (folder / PROGRESS).unlink(missing_ok=True)
+        return made
     itemsize = token_dtype(tokenizer).itemsize
     splits: dict[Split, SplitWriter] = {
         split: SplitWriter(folder, split, progress.sizes[split], itemsize) for split in ("train", "val")
@@ -119,14 +129,12 @@ def prepare_shards(
     saved = time.monotonic()
     try:
         with closing(encoded(opened, recipe, tokenizer, progress.cursor, workers)) as stream:
-            for batch, ids in stream:
-                full = _take(batch, ids, progress, splits, recipe)
+            while not _is_enough(progress, recipe) and (found := next(stream, None)):
+                _take(*found, progress, splits, recipe)
                 if time.monotonic() - saved >= SAVE_EVERY_S:
                     _save(folder, progress, splits)
                     saved = time.monotonic()
                 tell(_told(progress, opened, recipe))
-                if full:
-                    break
         _save(folder, progress, splits)
         shards = {split: writer.finish() for split, writer in splits.items()}
     finally:
@@ -138,11 +146,9 @@ def prepare_shards(
 
 def _begin(folder: Path, recipe: Recipe, opened: Readable, tokenizer: str) -> Progress:
     wanted = Progress(recipe.model_dump(), opened.origin.model_dump(), tokenizer)
-    path = folder / PROGRESS
-    if not path.exists():
+    begun = _begun(folder)
+    if begun is None:
         return wanted
-    found = json.loads(path.read_text(encoding="utf-8"))
-    begun = Progress(**found | {"counts": Counts(**found["counts"])})
     for name in ("recipe", "origin", "tokenizer"):
         if getattr(begun, name) != getattr(wanted, name):
             raise UserError(
@@ -152,16 +158,36 @@ def _begin(folder: Path, recipe: Recipe, opened: Readable, tokenizer: str) -> Pr
     return begun
 
 
+def _made(folder: Path) -> Manifest | None:
+    path = folder / MANIFEST
+    return Manifest.model_validate_json(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _begun(folder: Path) -> Progress | None:
+    """Return what was asked for in `folder`, and how far it is where it is not at the end."""
+    if made := _made(folder):
+        return Progress(made.recipe.model_dump(), made.origin.model_dump(), made.tokenizer)
+    path = folder / PROGRESS
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return Progress(**found | {"counts": Counts(**found["counts"])})
+
+
 def recorded_revision(folder: Path) -> str | None:
     """Return the commit at which a preparation was begun in `folder`, if one was."""
-    path = folder / PROGRESS
-    return json.loads(path.read_text(encoding="utf-8"))["origin"]["revision"] if path.exists() else None
+    begun = _begun(folder)
+    return begun.origin["revision"] if begun else None
+
+
+def _is_enough(progress: Progress, recipe: Recipe) -> bool:
+    return recipe.tokens is not None and progress.counts.tokens >= recipe.tokens
 
 
 def _take(
     batch: Batch, ids: Encoded, progress: Progress, splits: dict[Split, SplitWriter], recipe: Recipe
-) -> bool:
-    """Write a batch, or as many of its documents as are still wanted; return whether that was the end."""
+) -> None:
+    """Write a batch, or as many of its documents as are still wanted."""
     counts, n = progress.counts, len(ids.ends)
     if recipe.tokens is not None:
         n = min(n, int(np.searchsorted(ids.ends, recipe.tokens - counts.tokens)) + 1)
@@ -177,7 +203,6 @@ def _take(
     counts.text_bytes += int(ids.text_bytes[:n].sum())
     counts.tokens += end
     progress.cursor = batch.cursor
-    return recipe.tokens is not None and counts.tokens >= recipe.tokens
 
 
 def _save(folder: Path, progress: Progress, splits: dict[Split, SplitWriter]) -> None:
@@ -196,17 +221,17 @@ def _told(progress: Progress, opened: Readable, recipe: Recipe) -> Told:
 
 
 def _check(progress: Progress, opened: Readable, recipe: Recipe) -> None:
-    """Raise `UserError` unless there is something to train on and something to evaluate on."""
+    """Raise `OneSided` unless there is something to train on and something to evaluate on."""
     counts, name = progress.counts, opened.origin.source
     if not counts.train_documents + counts.val_documents:
-        raise UserError(f"{name} holds no text; name another source.")
+        raise OneSided(f"{name} holds no text; name another source.")
     for documents, kind, remedy in (
         (counts.train_documents, "trains on", "lower"),
         (counts.val_documents, "holds out", "raise"),
     ):
         if not documents:
             total = counts.train_documents + counts.val_documents
-            raise UserError(
+            raise OneSided(
                 f"{name} {kind} none of its {total:,} documents at a held-out share of {recipe.held_out:g}; {remedy} "
                 "it with `xsa data prepare ... --held-out SHARE`, or cut the text into more documents."
             )

@@ -1,6 +1,7 @@
 """Shards of token ids as one stream that is mapped into memory, never loaded: a batch costs its own tokens."""
 
 import bisect
+import hashlib
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -56,7 +57,7 @@ class Shards:
         if number not in self._maps:
             shard = self._shards[number]
             path = self._open_file(shard)
-            check_size(path, shard, self._dtype.itemsize)
+            check_size(str(path), path.stat().st_size if path.exists() else None, shard, self._dtype.itemsize)
             # As a plain array, whose slices cost a tenth of a memmap's.
             self._maps[number] = np.memmap(path, dtype=self._dtype, mode="r").view(np.ndarray)
         return self._maps[number]
@@ -74,20 +75,40 @@ class Shards:
         )
 
 
-def check_size(path: Path, shard: Shard, itemsize: int) -> None:
-    """Raise `DamagedData` unless a shard's file is there and as long as it should be."""
-    size = path.stat().st_size if path.exists() else None
+def check_size(path: str, size: int | None, shard: Shard, itemsize: int) -> None:
+    """Raise `DamagedData` unless a shard's file is as long as it should be; None: it is not there."""
     if size != shard.tokens * itemsize:
         found = "is missing" if size is None else f"has {size:,} bytes, not {shard.tokens * itemsize:,}"
         raise DamagedData(
-            f"{path} {found}: the data set is damaged. Delete its folder ({path.parent}) and prepare it again."
+            f"{path} {found}: the data set is damaged. "
+            f"Delete its folder ({path.rpartition('/')[0]}) and prepare it again."
+        )
+
+
+def check_bytes(filesystem: Any, folder: str, shard: Shard, itemsize: int) -> None:
+    """Read a whole shard where it lies.
+
+    Raises:
+        DamagedData: it is missing, or not what its manifest says.
+        UserError: it cannot be read.
+    """
+    path = f"{folder}/{shard.file}"
+    try:
+        check_size(path, filesystem.size(path) if filesystem.exists(path) else None, shard, itemsize)
+        with filesystem.open(path, "rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}. Try again.") from error
+    if sha256 != shard.sha256:
+        raise DamagedData(
+            f"{path} is not what was written (another sha256). Delete {folder} and prepare it again."
         )
 
 
 def fetched(filesystem: Any, folder: str, manifest: Manifest, shard: Shard) -> Path:
     """Return this node's copy of a shard that lies elsewhere, fetched once for all workers of the node.
 
-    Raises `DamagedData` where what arrives is not what the manifest says.
+    Raises `DamagedData` where it is missing there, or what arrives is not what the manifest says.
     """
     own = cache_root() / "data" / manifest.data_id
     path = own / shard.file
@@ -103,6 +124,10 @@ def fetched(filesystem: Any, folder: str, manifest: Manifest, shard: Shard) -> P
                     target.write(block)
                 target.flush()
                 os.fsync(target.fileno())
+        except FileNotFoundError:
+            raise DamagedData(
+                f"{folder}/{shard.file} is missing. Delete {folder} and prepare it again."
+            ) from None
         except OSError as error:
             raise UserError(
                 f"{folder}/{shard.file} cannot be fetched to {own}: {error.strerror or error}. Make room there, "

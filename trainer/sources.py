@@ -21,8 +21,8 @@ BATCH_CHARACTERS = 2**20
 """Text that goes to a process at once: a tenth of a second of its work."""
 PAPER_SHARE = 0.0005
 """Share of the documents that the paper (and nanoGPT) holds out: 0.05 %."""
-_SMALL_HELD_OUT_BYTES = 1_000_000
-_LARGEST_SHARE = 0.1
+FILES_SHARE = 0.05
+"""Share of the documents of files: enough of a small text, and a constant, so that more text moves none across."""
 _PIECE_BYTES = 4096
 """A text without end-of-text lines is cut at its blank lines into documents of at least this."""
 _LONG_PIECE_BYTES = 2**16
@@ -76,15 +76,9 @@ def open_source(source: Source, revision: str | None) -> Readable:
     return FileSource(source)
 
 
-def default_share(source: Source, origin: Origin) -> float:
-    """Return the share of documents that is held out unless somebody says otherwise.
-
-    The paper's 0.05 %; of files of less than 2 GB as much more as makes about a megabyte, up to 10 %.
-    """
-    if not source.is_local:
-        return PAPER_SHARE
-    size = max(1, total_bytes(origin.files))
-    return min(_LARGEST_SHARE, max(PAPER_SHARE, _SMALL_HELD_OUT_BYTES / size))
+def default_share(source: Source) -> float:
+    """Return the share of documents that is held out unless somebody says otherwise."""
+    return FILES_SHARE if source.is_local else PAPER_SHARE
 
 
 def batches(source: Readable, cursor: Cursor | None, *, empty: Literal["refuse", "skip"]) -> Iterator[Batch]:
@@ -114,7 +108,19 @@ def source_files(source: Source) -> list[SourceFile]:
     root = Path(where.anchor)
     found = [where] if where.exists() else sorted(root.glob(str(where.relative_to(root))))
     paths = [path for path in found if path.is_file()]
-    return [SourceFile(path=str(p), bytes=(s := p.stat()).st_size, mtime_ns=s.st_mtime_ns) for p in paths]
+    return [_as_now(path) for path in paths]
+
+
+def _as_now(path: Path) -> SourceFile:
+    told = path.stat()
+    return SourceFile(
+        path=str(path.resolve()), bytes=told.st_size, mtime_ns=told.st_mtime_ns, ctime_ns=told.st_ctime_ns
+    )
+
+
+def are_gone(source: Source) -> bool:
+    """Return whether a source is files of which none is there any more."""
+    return source.is_local and not source_files(source)
 
 
 class FileSource:
@@ -170,19 +176,18 @@ def _decoded(content: bytes, path: Path, begin: int) -> str:
 def _text(path: Path, at: Cursor) -> Documents:
     """Documents end with a line that ends in <|endoftext|>; without any, with a blank line or after 64 KiB."""
     begin = end = at.get("byte", 0)
-    marked = _holds(path, _MARK)
+    marked = _is_marked(path)
     parts: list[bytes] = []
     with path.open("rb") as file:
         file.seek(begin)
         for line in file:
             end += len(line)
-            bare = line.rstrip(b"\r\n")
-            if marked and bare.endswith(_MARK):
-                parts.append(bare.removesuffix(_MARK))
+            if marked and _ends_document(line):
+                parts.append(line.rstrip(b"\r\n").removesuffix(_MARK))
             else:
                 parts.append(line)
                 size = end - begin
-                if marked or size < _PIECE_BYTES or (bare.strip() and size < _LONG_PIECE_BYTES):
+                if marked or size < _PIECE_BYTES or (line.strip() and size < _LONG_PIECE_BYTES):
                     continue
             yield _decoded(b"".join(parts), path, begin), {"byte": end}
             parts, begin = [], end
@@ -190,14 +195,13 @@ def _text(path: Path, at: Cursor) -> Documents:
         yield _decoded(b"".join(parts), path, begin), {"byte": end}
 
 
-def _holds(path: Path, mark: bytes) -> bool:
-    tail = b""
+def _ends_document(line: bytes) -> bool:
+    return line.rstrip(b"\r\n").endswith(_MARK)
+
+
+def _is_marked(path: Path) -> bool:
     with path.open("rb") as file:
-        while block := file.read(2**24):
-            if mark in tail + block:
-                return True
-            tail = block[-len(mark) :]
-    return False
+        return any(_ends_document(line) for line in file)
 
 
 def _jsonl(path: Path, at: Cursor, field: str) -> Documents:

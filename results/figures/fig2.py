@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from results import frames, style
+from results import frames, sources, style
 from results.frames import NotAsked, and_list
 from results.schema import BENCH_KEY
 from schemas.trial import AXES
@@ -27,7 +27,8 @@ MACHINE = ["hostname", "device", "threads", "dtype", "batch_size"]
 """Measurements that are alike in these are compared."""
 DIRECTIONS = ("forward+backward", "forward")
 _DASHES: dict[str, style.Dashes] = {"eager": "-", "compiled": "--"}
-_VALUES = ["ms", "ms_low", "ms_high", "peak_bytes"]
+_SOURCE = ["git_sha", "dirty", "environment"]
+_VALUES = ["ms", "ms_low", "ms_high", "peak_bytes", *_SOURCE]
 _AXES = {"seq_len": "d_model", "d_model": "seq_len"}
 """What blocks are drawn against, and what is the same in all of them."""
 
@@ -48,8 +49,9 @@ def data(db: "Database", sweep: str | None = None, **filters: Any) -> pd.DataFra
     """Return one row for each machine, shape, execution and direction: both variants and XSA's overhead.
 
     Overheads are XSA / SA - 1. `overhead_low` and `overhead_high` are what is left of it, and what becomes of
-    it, if one variant's time is at its first and the other's at its third quartile. Measurements belong to no
-    `sweep`, and of the filters those count that are about blocks.
+    it, if one variant's time is at its first and the other's at its third quartile. `sa_...` and `xsa_...` of
+    `git_sha`, `dirty` and `environment` say what measured. Measurements belong to no `sweep`, and of the filters
+    those count that are about blocks.
     """
     rows = db.bench(**{name: value for name, value in filters.items() if name in BENCH_KEY})
     keys = [name for name in BENCH_KEY if name != "variant"]
@@ -83,6 +85,11 @@ def _machines(frame: pd.DataFrame) -> list[tuple[dict[str, Any], dict[str, pd.Da
     return [(values, parts) for values, rows in groups if (parts := _parts(rows))]
 
 
+def _drawn(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that are drawn; those at the crossing of both axes twice."""
+    return pd.concat([part for _, parts in _machines(frame) for part in parts.values()])
+
+
 def draw(frame: pd.DataFrame) -> Figure:
     """Return, for each machine and direction, a row of panels and a row of overheads below it."""
     machines = _machines(frame)
@@ -112,7 +119,7 @@ def draw(frame: pd.DataFrame) -> Figure:
                 _share(overheads[first : len(panels) : len(QUANTITIES)])
             overheads[0].set_ylabel("XSA vs SA")
             style.row_title(levels[0], f"{direction}{_about(values, machines)}")
-        style.key(figure, _entries(frame))
+        style.key(figure, _entries(_drawn(frame)))
         return style.settle(figure)
 
 
@@ -187,7 +194,7 @@ def _say(name: str, value: Any) -> str:
 
 def caption(frame: pd.DataFrame) -> str:
     """Return the caption: on which machines, with what, at which shapes, and what the bars are."""
-    machines = _machines(frame)
+    machines, drawn = _machines(frame), _drawn(frame)
     where = [
         f"{values['device']} of {values['hostname']} ({_threads(values)}{values['dtype']}, "
         f"{values['batch_size']} sequences)"
@@ -202,15 +209,33 @@ def caption(frame: pd.DataFrame) -> str:
         for axis, values in fixed.items()
         if values
     ]
-    heads = and_list([str(width) for width in sorted(frame["d_head"].unique())])
+    heads = and_list([str(width) for width in sorted(drawn["d_head"].unique())])
     additions = [
         f"Measured on {and_list(where)}: {and_list(at)}; heads of {heads}.",
         "Bars: from XSA's first quartile over SA's third to the reverse.",
     ]
-    missing = [name for name in _DASHES if not (frame["execution"] == name).any()]
+    missing = [name for name in _DASHES if not (drawn["execution"] == name).any()]
     if missing:
-        additions.append(f"Not measured: {and_list(missing)}.")
+        additions.append(f"Not measured at these shapes: {and_list(missing)}.")
+    mixed = [(values["hostname"], _mixed(list(parts.values()))) for values, parts in machines]
+    additions += [
+        f"Measurements of {hostname} differ in {names}: the CSV says which has which, and what is drawn as one line "
+        "may differ by that."
+        for hostname, names in dict.fromkeys(mixed)
+        if names
+    ]
     return frames.caption(__doc__, *additions)
+
+
+def _mixed(parts: Sequence[pd.DataFrame]) -> str:
+    """Return in what code and environment the blocks of one machine differ; empty where in nothing."""
+    rows = [
+        {name: row[f"{side}_{name}"] for name in _SOURCE}
+        for part in parts
+        for row in part.to_dict("records")
+        for side in ("sa", "xsa")
+    ]
+    return sources.differences(rows)
 
 
 def _threads(values: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ from results.frames import (
     varied,
     with_baselines,
 )
-from results.stats import mean_range, summarise
+from results.stats import LACKING, mean_range, summarise
 from schemas.report import METRICS
 from schemas.trial import AXES
 
@@ -54,8 +54,8 @@ def data(db: "Database", sweep: str | None = None, **filters: Any) -> pd.DataFra
     for key, group in per_arm.groupby([*keys, "metric"]):
         found = mean_range(group["value"])
         row = dict(zip([*keys, "quantity"], key, strict=True))
-        bias.append(row | found._asdict() | {"n_diverged": found.diverged, "n_missing": 0})
-    columns = [*keys, "quantity", "n", "n_diverged", "n_missing", "mean", "low", "high", "p_holm"]
+        bias.append(row | found._asdict() | dict.fromkeys(LACKING, 0) | {"n_diverged": found.diverged})
+    columns = [*keys, "quantity", "n", *LACKING, "mean", "low", "high", "p_holm"]
     return pd.concat([loss[columns], pd.DataFrame(bias, columns=columns)], ignore_index=True)
 
 

@@ -13,7 +13,7 @@ from results import frames
 from results.findings import seeds_for
 from results.frames import MissingData, axes_in, format_value, varied
 from results.render import Column, Table, interval, number, p_value, signed
-from results.stats import summarise, verdict
+from results.stats import LACKING, summarise, verdict
 from schemas.trial import AXES
 
 if TYPE_CHECKING:
@@ -45,9 +45,8 @@ def note(row: dict[str, Any]) -> str:
         said = "n = 1, no interval" if row["n"] == 1 else f"n = {row['n']} equal differences, no interval"
     else:
         said = _SAYS[found]
-    diverged = f"{row['n_diverged']} diverged" if row["n_diverged"] else ""
-    missing = f"{row['n_missing']} missing" if row["n_missing"] else ""
-    return "; ".join(filter(None, [said, diverged, missing]))
+    lacking = [f"{row[name]} {name.removeprefix('n_')}" for name in LACKING if row[name]]
+    return "; ".join(filter(None, [said, *lacking]))
 
 
 def draw(frame: pd.DataFrame) -> Table:

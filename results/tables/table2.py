@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from results import downstream, frames
-from results.downstream import AVERAGE, REASONS, z
-from results.frames import NotAsked, and_list, axes_in, describe, settings
+from results.downstream import AVERAGE, REASONS, UNSCORED, z
+from results.frames import MissingData, NotAsked, and_list, axes_in, describe, settings
 from results.render import Column, Table, number, p_value, signed
 from schemas.evals import PAPER8
 
@@ -44,7 +44,7 @@ _SAYS = {
     "refused": "Pairs that did not begin alike",
     "failed": "Evaluations failed",
     "missing": "Evaluations missing",
-    "other_items": "Not compared, because its arms were asked other items",
+    "other_items": "Not compared, because its arms were asked other items (xsa eval --again asks both anew)",
 }
 
 
@@ -64,6 +64,13 @@ def draw(frame: pd.DataFrame) -> Table:
         raise NotAsked("table2 needs evaluations of pairs on downstream tasks (`xsa eval`); there is none.")
     ours = frame[frame["source"].isna()] if "source" in frame else frame
     paper = frame.drop(ours.index)
+    unscored = sorted(ours.loc[ours[UNSCORED] > 0, "task"].unique(), key=_rank)
+    ours = ours[~ours["task"].isin(unscored)]
+    if ours.empty:
+        raise MissingData(
+            f"table2 needs evaluations with the paper's metric, acc_norm or acc; there are only those of "
+            f"{and_list(unscored)}, which have none. In Python: results.open().eval_pairs()."
+        )
     tasks = [*sorted(set(ours["task"]) - {AVERAGE}, key=_rank), AVERAGE]
     rows: list[list[str]] = []
     best: set[tuple[int, int]] = set()
@@ -84,7 +91,7 @@ def draw(frame: pd.DataFrame) -> Table:
         *(Column(_HEADS.get(task, task)) for task in tasks),
     ]
     title = (__doc__ or "").partition("\n")[0]
-    return Table("table2", title, _caption(ours, paper), columns, rows, best, groups)
+    return Table("table2", title, _caption(ours, paper, unscored), columns, rows, best, groups)
 
 
 def _rank(task: str) -> tuple[int, str]:
@@ -138,7 +145,7 @@ def _level(row: Mapping[str, Any], side: str) -> str:
     return _MARKS[reasons[0]] if reasons else "—"
 
 
-def _caption(ours: pd.DataFrame, paper: pd.DataFrame) -> str:
+def _caption(ours: pd.DataFrame, paper: pd.DataFrame, unscored: list[str]) -> str:
     tests = int(ours["p"].notna().sum())
     said = [f"Holm's correction is over the {tests} tests of this table."] if tests > 1 else []
     said += [_asked(ours), "Avg is over the tasks of its row, and over the pairs that have all of them."]
@@ -154,6 +161,8 @@ def _caption(ours: pd.DataFrame, paper: pd.DataFrame) -> str:
         if len(rows):
             tasks = and_list([_HEADS.get(task, task) for task in sorted(rows["task"].unique(), key=_rank)])
             said.append(f"{_SAYS[reason]}: {int(rows[f'n_{reason}'].sum())} ({tasks}).")
+    if unscored:
+        said.append(f"Not shown, because without the paper's metric, acc_norm and acc: {and_list(unscored)}.")
     if len(paper):
         averages = paper[paper["task"] == AVERAGE].to_dict("records")
         (source,) = paper["source"].unique()

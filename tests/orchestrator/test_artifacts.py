@@ -13,6 +13,7 @@ from orchestrator import show
 from results import location
 from results.query import Database
 from results.registry import Entry
+from results.report import Made
 from tests.orchestrator.conftest import Xsa
 
 
@@ -23,8 +24,13 @@ def save(entry: Entry[Any], database: Database, directory: Path, **_: Any) -> li
     return [path]
 
 
-def write_report(database: Database, sweep: str, directory: Path, **_: Any) -> Path:
-    return Path(shutil.copy(directory / "losses.csv", directory / "report.html"))
+def write_report(database: Database, sweep: str, directory: Path, **_: Any) -> Made:
+    """Write a page, a figure and a table as a report does, without drawing them."""
+    names = {"page": "report.html", "figure": "fig3.csv", "table": "table1.csv"}
+    paths = {
+        kind: Path(shutil.copy(directory / "losses.csv", directory / name)) for kind, name in names.items()
+    }
+    return Made(paths["page"], {"fig3": [paths["figure"]]}, {"table1": [paths["table"]]})
 
 
 def test_what_is_made_is_told_to_the_store(
@@ -37,13 +43,17 @@ def test_what_is_made_is_told_to_the_store(
         assert xsa("tables", "small", "losses", "--out", "out")[0] == 0
         assert xsa("report", "small", "--out", "out")[0] == 0
     made = filled.artifacts("small").set_index("name")
-    assert made.kind.to_dict() == {"fig1": "figure", "fig7": "figure", "losses": "table", "report": "report"}
+    assert made.kind.to_dict() == {
+        **dict.fromkeys(["fig1", "fig3", "fig7"], "figure"),
+        **dict.fromkeys(["losses", "table1"], "table"),
+        "report": "report",
+    }
     assert made.filters.to_dict() == {
         **dict.fromkeys(["fig1", "fig7"], '{"seed": [0, 1]}'),
-        **dict.fromkeys(["losses", "report"], "{}"),
+        **dict.fromkeys(["fig3", "losses", "table1", "report"], "{}"),
     }
     assert set(made.path) == {str(path) for path in (tmp_path / "out").iterdir()}
-    assert made.bytes.to_dict() == {"fig1": 4, "fig7": 4, "losses": 6, "report": 6}
+    assert made.bytes.to_dict() == {"fig1": 4, "fig7": 4, "fig3": 6, "losses": 6, "table1": 6, "report": 6}
 
 
 def test_a_store_in_use_or_read_only_keeps_nobody_waiting(

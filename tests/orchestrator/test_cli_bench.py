@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -7,6 +8,7 @@ from typer.testing import CliRunner
 from orchestrator import bench as measuring
 from orchestrator.cli import app
 from results.query import Database
+from results.store import Store
 from schemas.errors import UserError
 from trainer.bench import CannotMeasure
 from trainer.bench import measure as real_measure
@@ -47,10 +49,29 @@ def test_a_block_that_cannot_be_measured_is_said_and_the_rest_kept(
     monkeypatch.setattr(measuring.bench, "measure", measure)
     code, said = xsa(tmp_path, *SMALL, "--json")
     found = json.loads(said)
-    assert code == 0 and {row["seq_len"] for row in found["rows"]} == {32}
+    assert code == 1 and {row["seq_len"] for row in found["rows"]} == {32}
     assert found["left_out"] == ["eager: A block 64 wide over 4 x 16 tokens does not fit."]
     code, said = xsa(tmp_path, "--seq-len", "16", "--d-model", "64", "--execution", "eager")
     assert code == 1 and "Left out, eager: A block 64 wide" in said
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_what_opening_an_older_store_has_done_is_said(
+    form: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*arguments: Any, **options: Any) -> Store:
+        store = real_open(*arguments, **options)
+        store.notes.append("r.db was brought up to date")
+        return store
+
+    real_open = Store.open
+    monkeypatch.setattr(Store, "open", opened)
+    monkeypatch.setattr(measuring, "run", lambda *_, **options: (0, 0))
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["bench", *SMALL, *form, "--db", "r.db"])
+    assert result.exit_code == 0
+    assert (result.stderr if form else result.stdout) == "r.db was brought up to date\n"
+    assert (result.stdout if form else result.stderr) == ""
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,38 @@ def test_prepare_and_look(xsa: Xsa, tmp_path: Path) -> None:
     assert code == 1 and "val_00000.bin has 0 bytes, not" in output
 
 
+def test_a_damaged_manifest_is_named_and_hides_no_other(xsa: Xsa, tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt")
+    write_jsonl(tmp_path / "b.jsonl")
+    for source in ("text:a.txt", "jsonl:b.jsonl"):
+        assert xsa("data", "prepare", source, "--tokenizer", "bytes", "--workers", "1")[0] == 0
+    (path,) = (tmp_path / "data").glob("text-*/manifest.json")
+    path.write_text(path.read_text()[:50])
+    code, output, error = xsa("data", "ls", "--json")
+    assert code == 0 and [row["source"] for row in json.loads(output)] == ["jsonl:b.jsonl"]
+    assert error.startswith(f"xsa: {path} is no manifest") and error.count("\n") == 1
+    assert f"{path} is no manifest" in xsa("data", "ls")[2]
+    code, output, _ = xsa("data", "verify")
+    assert code == 1 and "2 shards are sound" in output and f"{path} is no manifest" in output
+    assert xsa("data", "verify", "jsonl:b.jsonl")[0] == 0
+    code, _, error = xsa("data", "verify", path.parent.name)
+    assert code == 2 and f"{path} is no manifest" in error
+
+
+def test_files_that_are_gone_are_told(xsa: Xsa, tmp_path: Path, ran: list[Sweep]) -> None:
+    path = write_text(tmp_path / "a.txt")
+    command = ("data", "prepare", f"text:{path}", "--tokenizer", "bytes", "--workers", "1")
+    assert "is gone" not in xsa(*command)[1] + xsa(*command)[1]
+    path.unlink()
+    told = f"text:{path} is gone; what was prepared of it is used."
+    assert xsa(*command)[1].startswith(f"{told}\nAlready there: ")
+    (tmp_path / "s.yaml").write_text(SWEEP.replace("DATA", f"text:{path}"))
+    assert told in xsa("run", "s.yaml")[1] and len(ran) == 1
+    (tmp_path / "s.yaml").write_text(SWEEP.replace("DATA", "text:a.txt"))
+    code, _, error = xsa("run", "s.yaml")
+    assert code == 2 and "text:a.txt: there is no such file" in error
+
+
 def test_the_data_folder_is_where_somebody_says(
     xsa: Xsa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

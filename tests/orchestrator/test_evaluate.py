@@ -1,21 +1,15 @@
 """An evaluation's driver over a real store, in which tests play Ray's and the workers' part."""
 
-import io
 import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from orchestrator import evaluate as module
 from orchestrator import supervise
-from orchestrator.evaluate import Job, Outcome, evaluate, jobs_of
+from orchestrator.eval_jobs import Job, jobs_of
 from orchestrator.plan import Plan
 from orchestrator.preview import preview
 from orchestrator.status import of_sweep
@@ -23,71 +17,11 @@ from results import sessions
 from results.location import StoreError
 from results.query import Database
 from results.store import Store
-from schemas.evals import Score, TaskResult, append_results
+from schemas.evals import TaskResult, append_results
 from schemas.sweep import Evals, Runtime, Sweep
 from tests.conftest import SMALL, fill, make_sweep
 from tests.orchestrator.conftest import ActorDiedError, Xsa
-
-ASKED = Evals(tasks=["piqa", "boolq"], limit=2)
-TEXT = json.dumps(
-    {
-        "base": SMALL,
-        "grid": {"xsa_lambda": [0, 1]},
-        "seeds": [0, 1],
-        "evals": {"tasks": ["piqa", "boolq"], "limit": 2},
-    }
-)
-Tell = Callable[[Job], Iterator[Any]]
-
-
-def result(task: str, **changes: Any) -> TaskResult:
-    values: dict[str, Any] = {
-        "task": task,
-        "n_shot": 0,
-        "limit": 2,
-        "step": 40,
-        "n_items": 2,
-        "task_version": "1.0",
-        "harness_version": "0.4.13",
-        "data_sha256": "ab" * 32,
-        "batch_size": 16,
-        "device": "cpu",
-        "scores": {name: Score(0.5, 0.5, [0.0, 1.0]) for name in ("acc", "acc_norm")},
-        "error": None,
-        "wall_s": 1.0,
-        "time_us": 1,
-    }
-    return TaskResult(**values | changes)
-
-
-class Rig:
-    """A sweep of four arms, of which one diverged, and a cluster that does as it is told."""
-
-    def __init__(self, store: Store, storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.store = store
-        self.sweep = Sweep.parse(TEXT, "small")
-        fill(store, self.sweep, storage, {(1.0, 1): "diverged"})
-        self.printed = io.StringIO()
-        self.begun: list[list[Job]] = []
-        self.tell: Tell = lambda job: iter([None, *(result(task) for task in job.evals.tasks)])
-        launch = SimpleNamespace(connected_ray=nullcontext, run_evaluations=self._run)
-        monkeypatch.setitem(sys.modules, "orchestrator.launch", launch)
-
-    def _run(self, jobs: Sequence[Job], stop_file: Path, data: Path | None) -> Iterator[Any]:
-        self.begun.append(list(jobs))
-        for job in jobs:
-            for told in self.tell(job):
-                yield job, told
-            yield None, None
-
-    def __call__(self, evals: Evals = ASKED, **changes: Any) -> Outcome:
-        console = Console(file=self.printed, width=200)
-        jobs = [replace(job, **changes) for job in jobs_of(self.store, self.sweep, evals)]
-        return evaluate(self.store, jobs, console, data=None)
-
-    def evals(self) -> Any:
-        with Database(self.store.path) as db:
-            return db.evals("small")
+from tests.orchestrator.eval_rig import ASKED, TEXT, Rig, result
 
 
 @pytest.fixture
@@ -308,6 +242,7 @@ def test_a_worker_without_finished_weights_says_so(tmp_path: Path) -> None:
                 runtime=Runtime().model_dump_json(),
                 data=None,
                 stop_file=str(tmp_path / "stop"),
+                since_us=0,
             )
         )
     assert not (tmp_path / "nowhere").exists()

@@ -26,7 +26,11 @@ SWEEP = "base: {tokenizer: bytes}\ngrid: {xsa_lambda: [0, 1]}\n"
         ({"db": None}, "needs a store that outlives it"),
         ({"db": "results.db"}, "means nothing on the cluster"),
         ({"db": "postgresql://me:secret@dbhost/sweeps"}, "PGPASSWORD"),
+        ({"db": "postgresql://me@dbhost/sweeps?password=secret"}, "PGPASSWORD"),
+        ({"db": "postgresql://me@dbhost/sweeps?sslpassword=secret"}, "PGPASSWORD"),
+        ({"data": "s3://key:secret@bucket/data"}, "AWS_ACCESS_KEY_ID"),
         ({"storage": None}, "needs --storage"),
+        ({"storage": "s3://bucket/runs"}, "--storage: s3://bucket/runs means nothing"),
         ({"storage": "runs"}, "--storage: runs means nothing"),
         ({"data": "data"}, "--data: data means nothing"),
         ({"task_data": "tasks"}, "--task-data: tasks means nothing"),
@@ -43,7 +47,7 @@ def test_places_that_mean_nothing_on_a_cluster_are_refused(changes: dict[str, st
     with pytest.raises(UserError, match=why) as refused:
         check(asked | changes)
     assert "secret" not in str(refused.value)
-    told = {"XSA_DB": DB, "XSA_STORAGE": RUNS, "XSA_DATA": "/shared/data"}
+    told = {"XSA_DB": DB, "XSA_STORAGE": RUNS}
     assert check(dict(asked)) == told
     assert check(asked | {"data": "s3://d", "task_data": "/t"}) == told | {
         "XSA_DATA": "s3://d",
@@ -96,12 +100,18 @@ class Server:
 
     def __init__(self) -> None:
         self.jobs: dict[str, JobStatus] = {}
+        self.quicker: str | None = None
+        """A job that somebody else submits between the next look and the next submission."""
 
     def list_jobs(self) -> list[Any]:
         return [type("Job", (), {"submission_id": name, "status": s}) for name, s in self.jobs.items()]
 
     def submit_job(self, *, submission_id: str, entrypoint: str, runtime_env: Any, metadata: Any) -> None:
         assert DB not in entrypoint
+        if self.quicker:
+            self.jobs[self.quicker], self.quicker = JobStatus.PENDING, None
+        if submission_id in self.jobs:
+            raise RuntimeError(f"Job with submission_id {submission_id} already exists")
         self.jobs[submission_id] = JobStatus.PENDING
 
 
@@ -120,3 +130,16 @@ def test_the_same_sweep_is_one_job_until_it_has_ended(tmp_path: Path) -> None:
     second, new = submit({"XSA_DB": DB})
     assert new
     assert second != first
+    server.jobs[second] = JobStatus.STOPPED
+    del server.jobs[first]  # `ray job delete`
+    server.quicker = second[:-1] + "3"
+    assert submit({"XSA_DB": DB}) == (second[:-1] + "3", False)
+
+
+def test_a_lost_connection_is_told_and_the_job_goes_on() -> None:
+    class Lost:
+        def tail_job_logs(self, job_id: str) -> Any:
+            raise RuntimeError("WebSocket connection closed\nby the other side")
+
+    with pytest.raises(UserError, match=r"was lost \(WebSocket connection closed\). job-1 goes on"):
+        jobs.follow(Lost(), "job-1", print)  # type: ignore[arg-type]

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from results.claims import Provenance
 from results.figures import FIGURES
 from results.frames import NotAsked
 from results.query import Database
+from results.record_made import record_bench
 from results.store import Store
 from tests.results.measured import bench_rows, measure
 
@@ -57,7 +59,7 @@ def test_caption_says_where_at_which_shapes_and_what_is_not_there(blocks: Databa
     assert (
         "against sequence length at model width 128 and against model width at sequence length 256" in caption
     )
-    assert "Not measured: compiled." in FIG2.caption(
+    assert "Not measured at these shapes: compiled." in FIG2.caption(
         FIG2.data(blocks, seq_len=[64, 128, 256]).query("execution == 'eager'")
     )
 
@@ -68,6 +70,40 @@ def test_machines_and_precisions_are_kept_apart(store: Store) -> None:
         figure = FIG2.draw(FIG2.data(db))
     assert len(figure.axes) == 2 * 2 * 4
     assert "forward+backward, bfloat16" in [text.get_text() for ax in figure.axes for text in ax.texts]
+
+
+def test_legend_and_caption_are_of_what_is_drawn(store: Store) -> None:
+    # a compiled block with a shape of its own, and of a machine with one shape only
+    alone = bench_rows([512], [2048], ["compiled"], d_head=128)
+    alone += bench_rows([64], [64], ["compiled"], threads=8)
+    measure(store, bench_rows([64, 128], [128]) + alone)
+    with Database(store.path) as db:
+        frame = FIG2.data(db)
+    (legend,) = FIG2.draw(frame).legends
+    assert [text.get_text() for text in legend.get_texts()] == ["SA, eager", "XSA, eager"]
+    caption = FIG2.caption(frame)
+    assert "Not measured at these shapes: compiled." in caption and "heads of 64." in caption
+
+
+def test_what_of_one_machine_is_of_several_codes_and_environments_is_said(store: Store) -> None:
+    newer = {"torch": "2.14.0", "platform": "Linux", "hostname": "laptop", "device": "cpu", "threads": 1}
+    rows = bench_rows([64, 128], [128])
+    with_changes = Provenance("1" * 40, True, {"lm_eval": "0.4.13"})
+    measure(store, rows)
+    with Database(store.path) as db:
+        assert "differ in" not in FIG2.caption(FIG2.data(db))
+        record_bench(store, bench_rows([128], [128]), environment=newer, provenance=with_changes)
+        record_bench(store, rows, environment=newer | {"hostname": "server"}, provenance=with_changes)
+        frame = FIG2.data(db)
+    caption = FIG2.caption(frame)
+    assert caption.count("differ in") == 1
+    assert (
+        "Measurements of laptop differ in code (000000000000 and 111111111111 with uncommitted changes), "
+        "torch (2.13.0 and 2.14.0), lm_eval (0.4.13 and unknown) and platform (Linux and unknown):"
+    ) in caption
+    mine = frame[frame["hostname"] == "laptop"].set_index("seq_len")
+    assert mine.loc[64, "sa_git_sha"].tolist() == ["0" * 40] * 2
+    assert mine.loc[128, "xsa_git_sha"].tolist() == ["1" * 40] * 2
 
 
 def test_filters_that_are_about_blocks_count_and_others_do_not(blocks: Database) -> None:

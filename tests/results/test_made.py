@@ -1,6 +1,8 @@
 """Benchmarks, final weights, written files and provenance in the store."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from results.record import ingest, record
 from results.record_made import record_artifacts, record_bench
 from results.store import Store
 from schemas.errors import UserError
+from schemas.names import UnknownName
 from schemas.report import ArmRecord, Report, Weights, read_record
 from schemas.trial import Arm
 from tests.conftest import ON_BOTH, PROVENANCE, formula_record, formula_rows, make_sweep
@@ -73,8 +76,33 @@ def test_files_that_were_made_are_known_by_their_path(
     assert (row["kind"], row["name"], row["path"]) == ("figure", "fig7", str(tmp_path / path))
     assert (row["bytes"], row["sha256"]) == (5, hashlib.sha256(b"three").hexdigest())
     assert row["filters"] == '{"lr": [0.1, null]}'
-    assert filled.artifacts("other").empty
+    with pytest.raises(UnknownName, match=r"Unknown sweep 'smal'\. Did you mean 'small'"):
+        filled.artifacts("smal")
     assert filled.artifacts(kind="table").empty
+
+
+def test_files_are_read_while_others_may_write(
+    filled: Database, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_now: list[Store] = []
+    real_write, real_read = Store.write, Path.read_bytes
+
+    @contextmanager
+    def write(self: Store) -> Iterator[Any]:
+        with real_write(self) as connection:
+            open_now.append(self)
+            yield connection
+            open_now.remove(self)
+
+    def read_bytes(path: Path) -> bytes:
+        assert not open_now
+        return real_read(path)
+
+    (tmp_path / "page.html").write_text("page")
+    monkeypatch.setattr(Store, "write", write)
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    record_artifacts(store, "report", {"report": [tmp_path / "page.html"]}, sweep="small", filters={})
+    assert len(filled.artifacts()) == 1
 
 
 def trained(store: Store, arm: Arm, provenance: Provenance, first: int, last: int, **seen: Any) -> ArmRecord:

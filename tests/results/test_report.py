@@ -7,20 +7,32 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from results import report
+from results import report, style
 from results.findings import findings
 from results.query import Database
 from results.reference import published
+from results.stats import LACKING, seeds_needed
 from results.store import Store
 from schemas.names import UnknownName
 from tests.conftest import fill, make_sweep
 from tests.results.measured import bench_rows, measure, tell_evals
 
 
-def test_report_is_one_page_with_its_files_and_the_same_twice(filled: Database, tmp_path: Path) -> None:
-    path = report.write(filled, "small", tmp_path / "out")
-    page = path.read_text()
-    assert path == tmp_path / "out" / "report.html"
+@pytest.fixture
+def page_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures on the page and not as files, which take most of a report's time."""
+    monkeypatch.setattr(style, "save", lambda *_: [])
+
+
+def test_report_is_one_page_with_its_files_and_the_same_twice(
+    filled: Database, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    made = report.write(filled, "small", tmp_path / "out")
+    page = made.page.read_text()
+    assert made.page == tmp_path / "out" / "report.html"
+    files = {path for paths in (*made.figures.values(), *made.tables.values()) for path in paths}
+    assert files | {made.page} == {path for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert made.figures.keys() == {"fig1", "fig3", "fig7"}
     assert page.count("data:image/svg+xml;base64,") == 3
     assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
     assert "<script" not in page
@@ -28,35 +40,39 @@ def test_report_is_one_page_with_its_files_and_the_same_twice(filled: Database, 
         f"{name}.{suffix}" for name in ("losses", "table1") for suffix in ("txt", "md", "tex", "csv")
     }
     assert len(list((tmp_path / "out" / "figures").iterdir())) == 12
-    assert report.write(filled, "small", tmp_path / "again").read_text() == page
+    request.getfixturevalue("page_alone")
+    assert report.write(filled, "small", tmp_path / "again").page.read_text() == page
 
 
 def test_report_shows_evaluations_and_blocks_where_there_are_some_and_the_paper_if_asked(
-    store: Store, filled: Database, tmp_path: Path
+    store: Store, filled: Database, page_alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell_evals(store, make_sweep())
-    measure(store, bench_rows([64, 128], [128], ["eager", "compiled"]))
-    plain = report.write(filled, "small", tmp_path / "plain").read_text()
-    assert plain.count("data:image/svg+xml;base64,") == 4 and 'id="fig2"' in plain
+    measure(store, bench_rows([64, 128], [128]))
+    monkeypatch.setattr(report, "FIGURES", {"fig2": report.FIGURES["fig2"]})
+    plain = report.write(filled, "small", tmp_path / "plain").page.read_text()
+    assert plain.count("data:image/svg+xml;base64,") == 1 and 'id="fig2"' in plain
     assert re.search(r"<td class=\"right\"><b>\d", plain) and "paper</td>" not in plain
     overlays = {"table2": published("table2")}
-    beside = report.write(filled, "small", tmp_path / "beside", overlays=overlays).read_text()
+    beside = report.write(filled, "small", tmp_path / "beside", overlays=overlays).page.read_text()
     assert '<tr class="first"><td class="left">0.7B, paper</td>' in beside
     assert "0.4, 1.7 and 2.3 of these standard errors" in beside
 
 
-def test_texts_are_escaped_and_failures_told(troubled: Database, tmp_path: Path) -> None:
-    page = report.write(troubled, "small", tmp_path / "out").read_text()
+def test_texts_are_escaped_and_failures_told(troubled: Database, page_alone: None, tmp_path: Path) -> None:
+    page = report.write(troubled, "small", tmp_path / "out").page.read_text()
     assert "boom &lt;b&gt;" in page and "boom <b>" not in page
     assert "user_error" in page
     assert "1 pair diverged" in page
 
 
-def test_a_figure_that_cannot_be_drawn_gives_its_reason(store: Store, tmp_path: Path) -> None:
+def test_a_figure_that_cannot_be_drawn_gives_its_reason(
+    store: Store, page_alone: None, tmp_path: Path
+) -> None:
     grid = {"xsa_lambda": [1], "lr": [1e-3, 2e-3]}
     fill(store, make_sweep(grid=grid, seeds=[0], description="<i>one</i> λ"), tmp_path / "runs")
     with Database(store.path) as db:
-        page = report.write(db, "small", tmp_path / "out").read_text()
+        page = report.write(db, "small", tmp_path / "out").page.read_text()
     assert "fig7 needs finished pairs at two or more λ; there is one (1)." in page
     assert page.count("data:image/svg+xml;base64,") == 3
     assert "against the learning rate" in page
@@ -71,7 +87,7 @@ def test_report_of_a_sweep_that_has_not_begun(store: Store, tmp_path: Path) -> N
     sweep = make_sweep()
     save_sweep(store, sweep, sweep.trials(), tmp_path)
     with Database(store.path) as db:
-        page = report.write(db, "small", tmp_path / "out").read_text()
+        page = report.write(db, "small", tmp_path / "out").page.read_text()
     assert "No pair of an SA and an XSA arm has finished" in page
     assert "No attempt has started." in page
 
@@ -84,7 +100,7 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(filled: Database, tmp_pat
 
 def losses(*rows: tuple[float, int, float, float, float, float]) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=["xsa_lambda", "n", "delta", "low", "high", "p_holm"])
-    return frame.assign(n_diverged=0, n_missing=0, sd=0.01)
+    return frame.assign(**dict.fromkeys(LACKING, 0), sd=0.01)
 
 
 NAN = float("nan")
@@ -104,6 +120,26 @@ def test_findings_claim_nothing_where_the_interval_contains_zero() -> None:
     assert "with a power of 0.8 from n = 5 seeds on." in said
 
 
+def test_seeds_are_counted_for_the_tests_that_the_rows_were_corrected_for() -> None:
+    rows = [(lam, 3, -0.02, -0.05, 0.01, 0.4) for lam in (0.25, 0.5, 0.75, 1.0)]
+    said = " ".join(findings(losses((0, 3, 0, NAN, NAN, NAN), *rows)))
+    assert "a t-test at 0.05/4, as Holm's correction asks of the smallest of 4 p, sees" in said
+    assert f"from n = {seeds_needed(0.02, 0.01, 4)} seeds on." in said and seeds_needed(0.02, 0.01, 4) > 5
+
+
+def test_findings_say_of_pairs_that_are_in_no_mean_why() -> None:
+    row = losses((1.0, 3, -0.02, -0.03, -0.01, 0.004))
+    assert "not finished" not in " ".join(findings(row))
+    said = findings(row.assign(n_diverged=1, n_refused=2, n_failed=1, n_missing=4))[-4:]
+    assert [sentence.partition(";")[0].partition(",")[0].partition(":")[0] for sentence in said] == [
+        "1 pair diverged",
+        "2 pairs are refused and not compared",
+        "1 pair failed and is not in these numbers",
+        "4 pairs have not finished",
+    ]
+    assert ["may change" in sentence for sentence in said] == [False, False, False, True]
+
+
 def test_findings_say_that_a_chosen_extreme_flatters() -> None:
     said = " ".join(findings(losses((0.5, 3, -0.02, -0.03, -0.01, 0.008), (1.0, 3, -0.01, -0.05, 0.03, 0.2))))
     assert "Of 2 settings of XSA, 1 has a lower loss than SA and 1 has an interval that contains 0." in said
@@ -115,7 +151,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 @pytest.mark.browser
 def test_report_in_a_browser_on_phone_and_desktop_in_light_and_dark(
-    store: Store, troubled: Database, tmp_path: Path
+    store: Store, troubled: Database, page_alone: None, tmp_path: Path
 ) -> None:
     if CHROMIUM is None:
         assert "CI" not in os.environ, "CI must have Chromium"
@@ -124,7 +160,9 @@ def test_report_in_a_browser_on_phone_and_desktop_in_light_and_dark(
 
     tell_evals(store, make_sweep())
     measure(store, bench_rows([64, 128], [128], ["eager", "compiled"]))
-    url = report.write(troubled, "small", tmp_path / "out", overlays={"table2": published("table2")}).as_uri()
+    url = report.write(
+        troubled, "small", tmp_path / "out", overlays={"table2": published("table2")}
+    ).page.as_uri()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for scheme, width in product(("light", "dark"), (390, 1280)):

@@ -4,7 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from results.stats import holm, mean_interval, paired, power, seeds_needed, spread, summarise, verdict
+from results.stats import (
+    LACKING,
+    holm,
+    mean_interval,
+    paired,
+    power,
+    seeds_needed,
+    spread,
+    summarise,
+    verdict,
+)
 from schemas.trial import Trial
 
 NAN = math.nan
@@ -89,12 +99,14 @@ def test_summary_counts_what_it_leaves_out() -> None:
             (1.0, 2, "done", NAN),
             (1.0, 3, "diverged", -9.0),
             (1.0, 4, "running", -9.0),
-            (1.0, 5, "failed", NAN),
+            (1.0, 5, "pending", NAN),
+            (1.0, 6, "failed", NAN),
+            *((1.0, seed, "refused", -9.0) for seed in (7, 8, 9)),
         ),
         ["xsa_lambda"],
     )
     row = frame.iloc[0]
-    assert (row["n"], row["n_diverged"], row["n_missing"]) == (2, 2, 2)
+    assert row[["n", *LACKING]].tolist() == [2, 2, 3, 1, 2]
     assert row["delta"] == pytest.approx(-0.2)
     assert row["sa"] == pytest.approx(3.5)  # over the pairs that delta is over, not over all SA arms
     assert row["xsa"] == pytest.approx(3.3)
@@ -138,6 +150,14 @@ def test_the_least_number_of_seeds_sees_the_effect_and_one_fewer_does_not() -> N
     seen = [np.mean([paired(row[:k]).p < 0.05 for row in draws]) for k in (n - 1, n)]
     assert seen[0] < 0.8 <= seen[1] + 0.02
     assert seen == pytest.approx([power(n - 1, 1.5, 1.0), power(n, 1.5, 1.0)], abs=0.02)
+
+
+def test_seeds_are_counted_at_the_level_of_holm_s_first_step() -> None:
+    n = seeds_needed(0.01, 0.02, 20)
+    assert n > seeds_needed(0.01, 0.02) == seeds_needed(0.01, 0.02, 1)
+    draws = np.random.default_rng(1).normal(0.01, 0.02, size=(4000, n))
+    seen = np.mean([holm([paired(row).p, *[0.9] * 19])[0] < 0.05 for row in draws])
+    assert seen == pytest.approx(power(n, 0.01, 0.02, 20), abs=0.02) and seen > 0.78
 
 
 def test_spread_is_pooled_over_rows_that_have_one() -> None:

@@ -31,6 +31,20 @@ def test_mcnemar_of_several_seeds_weighs_an_item_by_its_seeds() -> None:
     assert mcnemar(np.array([2.0, 1.0, -1.0, 0.0])) == pytest.approx(6 / 8)
 
 
+@pytest.mark.parametrize(("n", "seeds"), [(10_042, 3), (20_000, 5)])
+def test_p_of_a_large_task_over_seeds_is_a_chance(n: int, seeds: int) -> None:
+    rng = np.random.default_rng(0)
+    for right in (0.05, 0.07, 0.15):  # of which the last differs more than a float can say
+        chances = [0.04, 0.96 - right, right]
+        summed = sum(rng.choice([-1.0, 0.0, 1.0], size=n, p=chances) for _ in range(seeds))
+        assert 0 < mcnemar(summed) <= 1
+
+
+def test_a_small_p_is_as_exact_as_a_large_one() -> None:
+    # all of one sign: only these signs and their reverse go as far
+    assert mcnemar(np.array([41.0] * 100 + [40.0] * 100)) == pytest.approx(2 / 2**200, rel=1e-9, abs=0)
+
+
 def test_mcnemar_says_nothing_without_a_difference_or_of_what_is_not_right_or_wrong() -> None:
     assert math.isnan(mcnemar(np.zeros(9)))
     assert math.isnan(mcnemar(np.array([])))

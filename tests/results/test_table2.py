@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from results.downstream import metric_of
-from results.frames import NotAsked
+from results.frames import MissingData, NotAsked
 from results.query import Database
 from results.record_evals import record_evals
 from results.reference import published
@@ -99,12 +98,11 @@ def test_what_failed_is_marked_and_left_out_of_its_task_and_of_the_average(tell:
     # a failed result never replaces one with scores, so this task is only told here
     db = tell(
         *[
-            (arm, failed("extra") if arm is XSA1 else task_result("extra", answers(arm, "extra")))
+            (arm, task_result("extra", answers(arm, "extra")))
             for trial in SWEEP.trials()
             for arm in trial.arms
-            if arm not in (XSA0, XSA1)
+            if arm is not XSA1
         ],
-        (XSA0, task_result("extra", answers(XSA0, "extra"))),
         (XSA1, failed("extra")),
     )
     frame = TABLE2.data(db, "small")
@@ -125,8 +123,47 @@ def test_arms_with_other_items_are_not_compared_and_it_is_said(tell: Tell) -> No
     table = TABLE2.draw(frame)
     assert cells(table, "PIQA") == {"SA": "≠ items", "XSA": "≠ items", "Δ": "—", "SE": "—", "p": "—"}
     assert cells(table, "Avg")["XSA"] == "—"
-    assert "its arms were asked other items: 2 (BoolQ and PIQA)" in table.caption
+    said = "its arms were asked other items (xsa eval --again asks both anew): 2 (BoolQ and PIQA)"
+    assert said in table.caption
+    assert "xsa eval -{}-again" in table.latex(), "two hyphens, not TeX's dash"
     assert r"$\neq$ items" in table.latex()
+
+
+def test_seeds_of_different_task_versions_are_no_sample_of_the_same_items(tell: Tell) -> None:
+    told = [
+        (arm, task_result("boolq", answers(arm, "boolq"), task_version=f"{arm.seed}.0", time_us=2))
+        for trial in SWEEP.trials()
+        for arm in trial.arms
+    ]
+    frame = TABLE2.data(tell(*told, tasks=["boolq", "piqa"]), "small")
+    boolq, piqa = of(frame, "boolq"), of(frame, "piqa")
+    assert np.isnan([boolq["p"], boolq["se"]]).all() and not np.isnan([piqa["p"], piqa["se"]]).any()
+
+
+@pytest.mark.parametrize("others", [["boolq"], []])
+def test_a_task_without_accuracy_is_named_and_in_no_average(others: list[str], tell: Tell) -> None:
+    scores = {"exact_match": Score(0.5, 0.1, None), "ppl": Score(2.0, None, None)}
+    arms = [arm for trial in SWEEP.trials() for arm in trial.arms]
+    told = [(arm, task_result("gsm8k", [0, 1], scores=scores, time_us=2)) for arm in arms]
+    told += [(arm, task_result("boolq", answers(arm, "boolq"))) for arm in arms if others]
+    db = tell(*told, tasks=["gsm8k"])
+    frame = TABLE2.data(db, "small")
+    assert (of(frame, "gsm8k")["n"], of(frame, "gsm8k")["n_no_accuracy"]) == (0, 2)
+    if not others:
+        with pytest.raises(MissingData, match="acc_norm or acc; there are only those of gsm8k"):
+            TABLE2.draw(frame)
+        return
+    table = TABLE2.draw(frame)
+    assert [column.head for column in table.columns][2:] == ["BoolQ", "Avg"]
+    assert of(frame, "avg")["n"] == 2 and of(frame, "avg")["delta"] == of(frame, "boolq")["delta"]
+    assert "Not shown, because without the paper's metric, acc_norm and acc: gsm8k." in table.caption
+
+
+def test_filters_that_only_pairs_have_choose_pairs(tell: Tell) -> None:
+    db = tell(tasks=["boolq"])
+    one = SWEEP.trials()[0].id[:12]
+    assert of(TABLE2.data(db, "small", trial=one), "boolq")["n"] == 1
+    assert of(TABLE2.data(db, "small", sa_status="done", seed=1, xsa_lambda=1), "boolq")["n"] == 1
 
 
 def test_what_is_missing_and_what_diverged_is_told_apart(store: Store, tmp_path: Path) -> None:
@@ -173,13 +210,6 @@ def test_a_score_without_items_has_no_p(tell: Tell) -> None:
     ]
     row = of(TABLE2.data(tell(*told, tasks=["piqa"]), "small"), "boolq")
     assert row["delta"] == pytest.approx(10) and np.isnan(row["p"]) and np.isnan(row["se"])
-
-
-def test_the_metric_is_the_papers_or_else_the_normalised_one() -> None:
-    assert metric_of("boolq", {"acc", "acc_norm"}) == "acc"
-    assert metric_of("other", {"acc", "acc_norm"}) == "acc_norm"
-    assert metric_of("other", {"acc"}) == "acc"
-    assert metric_of("wikitext", {"word_perplexity"}) is None
 
 
 def test_a_sweep_without_evaluations_has_no_table(filled: Database) -> None:

@@ -7,7 +7,7 @@ from results.frames import MissingData
 from results.query import Database
 from results.record import save_sweep
 from results.render import Column, Table, interval, number, p_value, signed
-from results.stats import seeds_needed
+from results.stats import LACKING, seeds_needed
 from results.store import Store
 from results.tables import TABLES, save
 from tests.conftest import fill, make_sweep
@@ -45,8 +45,11 @@ def test_losses_say_how_many_seeds_a_difference_takes(filled: Database) -> None:
     caption = LOSSES.draw(frame).caption
     # the settings' sd, pooled with 2 degrees of freedom each; λ = 0 has none
     sd = (frame["sd"][1:] ** 2).mean() ** 0.5
-    assert f"spread of the paired differences (sd {sd:.2g}, 4 degrees of freedom), a t-test sees" in caption
-    assert f"0.01 nats/token with a power of 0.8 from n = {seeds_needed(0.01, sd)} seeds on." in caption
+    assert f"spread of the paired differences (sd {sd:.2g}, 4 degrees of freedom), a t-test at" in caption
+    assert "at 0.05/2, as Holm's correction asks of the smallest of 2 p, sees a true difference of" in caption
+    assert f"0.01 nats/token with a power of 0.8 from n = {seeds_needed(0.01, sd, 2)} seeds on." in caption
+    one = LOSSES.draw(LOSSES.data(filled, "small", xsa_lambda=1)).caption
+    assert "a t-test sees a true difference" in one
 
 
 def test_losses_of_one_seed_promise_nothing(filled: Database) -> None:
@@ -97,12 +100,12 @@ def test_lambda_zero_is_no_evidence(filled: Database) -> None:
 def test_notes_name_what_is_missing(troubled: Database) -> None:
     notes = LOSSES.data(troubled, "small").set_index("xsa_lambda")["note"]
     assert "1 diverged" in notes[0.5]
-    assert notes[1.0] == "n = 1, no interval; 2 missing"
+    assert notes[1.0] == "n = 1, no interval; 1 failed; 1 missing"
 
 
 def test_an_interval_with_zero_is_noted() -> None:
     values = {"xsa_lambda": 1.0, "n": 3, "delta": -0.1, "low": -0.3, "high": 0.1, "p_holm": 0.4}
-    row = values | {"n_diverged": 0, "n_missing": 0}
+    row = values | dict.fromkeys(LACKING, 0)
     assert LOSSES.note(row) == "interval contains 0"  # type: ignore[attr-defined]
 
 
@@ -152,5 +155,5 @@ def test_csv_holds_the_numbers(filled: Database, tmp_path: Path) -> None:
     frame = LOSSES.data(filled, "small")
     path = save(LOSSES.draw(frame), tmp_path, "losses", frame)[-1]
     assert path.read_text().startswith(
-        "xsa_lambda,n,n_diverged,n_missing,sa,xsa,delta,sd,low,high,p,p_holm,note\n"
+        "xsa_lambda,n,n_diverged,n_refused,n_failed,n_missing,sa,xsa,delta,sd,low,high,p,p_holm,note\n"
     )

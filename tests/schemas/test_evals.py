@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import UserError
-from schemas.evals import PAPER8, EvalKey, Score, TaskResult, append_results, read_results
+from schemas.evals import PAPER8, EvalKey, Score, TaskResult, append_results, metric_of, read_results
 from schemas.report import DamagedJournal
 from schemas.sweep import Evals, Sweep
 
@@ -50,9 +50,28 @@ def test_a_line_cut_short_is_left_out_and_one_that_is_no_result_is_damage(tmp_pa
         read_results(tmp_path)
 
 
-def test_the_metric_to_show_is_the_papers_or_the_last() -> None:
-    assert RESULT.headline == "acc_norm"
-    assert replace(RESULT, task="other").headline == "perplexity"
+def test_a_line_cut_short_gives_its_place_to_the_next(tmp_path: Path) -> None:
+    path, later = tmp_path / "evals.jsonl", replace(RESULT, task="boolq")
+    whole = RESULT.dumps().encode() + b"\n"
+    for cut in (1, 40, len(whole) - 1):
+        for before in (b"", whole):
+            path.write_bytes(before + whole[:cut])
+            append_results(tmp_path, [later])
+            assert path.read_bytes() == before + later.dumps().encode() + b"\n"
+
+
+def test_a_result_counts_that_has_scores_and_is_not_too_old() -> None:
+    assert RESULT.counts(0) and RESULT.counts(1)
+    assert not RESULT.counts(2)
+    assert not replace(RESULT, error="no data").counts(0)
+
+
+def test_the_metric_is_the_papers_or_else_the_normalised_one() -> None:
+    assert metric_of("boolq", {"acc", "acc_norm"}) == "acc"
+    assert metric_of("other", ["acc", "acc_norm", "brier_score"]) == "acc_norm"
+    assert metric_of("other", {"acc"}) == "acc"
+    assert metric_of("wikitext", {"word_perplexity"}) is None
+    assert metric_of("other", {}) is None
 
 
 def test_a_sweep_asks_for_evaluations_without_changing_its_arms(sweep_file: Write) -> None:

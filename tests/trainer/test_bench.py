@@ -31,6 +31,29 @@ def test_four_rows_with_quartiles_and_the_shape() -> None:
         assert (row.device, row.threads) == ("cpu", torch.get_num_threads())
 
 
+def test_of_each_direction_alone_sa_and_xsa_take_turns_and_follow_themselves_equally(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timed: list[tuple[str, str]] = []
+    real = bench._runs(SMALL, settings(), "eager")
+    keys = {run: key for key, run in real.items()}
+
+    def spy(run: bench.Run, device: torch.device) -> float:
+        timed.append(keys[run])
+        return float(len(timed))
+
+    monkeypatch.setattr(bench, "_time", spy)
+    monkeypatch.setattr(bench, "_runs", lambda *_: real)
+    rows = measure(SMALL, settings(repeats=4), "eager")
+    turns = ["sa", "xsa", "xsa", "sa"] * 2
+    directions = ("forward", "forward+backward")
+    assert timed == [(variant, direction) for direction in directions for variant in turns]
+    # the spy's times are places in the schedule: each row has those of its own runs
+    assert {(row.variant, row.direction): row.ms for row in rows} == {
+        key: sum(place for place, turn in enumerate(timed, start=1) if turn == key) / 4 for key in real
+    }
+
+
 def test_memory_is_every_allocation_of_torch_s() -> None:
     tensor = torch.zeros(1000)
 

@@ -45,10 +45,11 @@ def run(
     *tasks: str,
     data: Path = TASKS,
     should_stop: Callable[[], bool] = lambda: False,
+    since_us: int = 0,
     **settings: Any,
 ) -> list[TaskResult]:
-    asked = Evals(tasks=list(tasks), **settings)
-    return list(evals.evaluate(arm, folder, asked, Runtime(), data=data, should_stop=should_stop))
+    asked, how = Evals(tasks=list(tasks), **settings), {"data": data, "should_stop": should_stop}
+    return list(evals.evaluate(arm, folder, asked, Runtime(), since_us=since_us, **how))
 
 
 def test_the_papers_eight_tasks_are_scored_by_its_metrics_and_journalled(arm: Arm, folder: Path) -> None:
@@ -112,6 +113,25 @@ def test_what_is_there_is_not_done_again_and_what_failed_is(arm: Arm, folder: Pa
     assert [result.task for result in read_results(folder)] == ["boolq", "winogrande", "piqa"]
 
 
+def test_what_ended_before_a_time_is_done_anew_and_stays_where_that_fails(
+    arm: Arm, folder: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(TASKS, data)
+    first, boolq = run(arm, folder, "piqa", "boolq", data=data)
+    path = data / "piqa.validation.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[::-1]))
+    assert run(arm, folder, "piqa", data=data) == [first], "other items alone are no reason"
+    since_us = boolq.time_us
+    (second, same) = run(arm, folder, "piqa", "boolq", data=data, since_us=since_us)
+    assert second.data_sha256 != first.data_sha256 and second.time_us >= since_us
+    assert same == boolq, "as one that took over after a lost worker's"
+    path.unlink()
+    (failed,) = run(arm, folder, "piqa", data=data, since_us=second.time_us + 1)
+    assert failed.error
+    assert set(map(TaskResult.dumps, read_results(folder))) == {second.dumps(), boolq.dumps()}
+
+
 def test_a_stop_drops_the_task_at_hand_alone(arm: Arm, folder: Path) -> None:
     asked = 0
 
@@ -149,6 +169,15 @@ def test_files_that_cannot_be_read_are_named(
     (result,) = run(arm, folder, "piqa", data=tmp_path)
     assert str(tmp_path / "piqa.validation.jsonl") in str(result.error)
     assert message in str(result.error)
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\u0085"])
+def test_an_item_is_a_line_whatever_stands_in_its_text(mark: str, tmp_path: Path) -> None:
+    item = {"goal": f"one{mark}two", "sol1": "a", "sol2": "b", "label": 0}
+    line = json.dumps(item, ensure_ascii=False)
+    (tmp_path / "piqa.validation.jsonl").write_text(f"{line}\n" * 2, encoding="utf-8")
+    docs = list(load_task("piqa", n_shot=0, data=tmp_path).validation_docs())
+    assert [doc["goal"] for doc in docs] == [item["goal"]] * 2
 
 
 def test_the_hub_without_a_network_is_an_error_that_says_what_to_do(
@@ -219,5 +248,4 @@ def test_a_journal_line_cut_short_is_as_if_it_was_not_written(arm: Arm, folder: 
     assert read_results(folder) == [result]
     (again,) = run(arm, folder, "boolq")
     assert again.error is None
-    for line in path.read_text().splitlines()[:1]:
-        json.loads(line)
+    assert read_results(folder) == [result, again]

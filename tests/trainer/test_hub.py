@@ -67,6 +67,8 @@ ASKED: list[tuple[str, str, dict[str, Any]]] = [
     ("whole", "hf:me/books", {}),
     ("small", "hf:me/books:small#text", {}),
     ("pinned", "hf:me/books", {"revision": SHA}),
+    ("by name", "hf:me/books", {"revision": "main"}),
+    ("by name", "hf:me/books", {"revision": "main"}),  # what is there already
     ("lines", "hf:me/lines", {}),
     ("no configuration", "hf:me/books:smal", {}),
     ("no field", "hf:me/books#body", {}),
@@ -132,7 +134,7 @@ def test_every_row_is_read_at_one_commit(told: dict[str, Any], hub: Hub) -> None
     assert whole["origin"] == {"source": "hf:me/books", "files": [], "revision": SHA}
     assert whole["documents"] == len(DOCUMENTS)
     assert sorted("".join(whole["texts"].values()).split("\xff")[:-1]) == sorted(DOCUMENTS)
-    assert told["pinned"] == whole
+    assert told["pinned"] == told["by name"] == whole
     assert told["small"]["documents"] == 100
     assert hub.failures == 0, "it failed once, and was asked again"
     assert hub.tokens == {"Bearer hf_secret"}

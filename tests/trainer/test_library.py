@@ -1,11 +1,11 @@
 """Prepared data are found by what they are, read without loading them, and refused where they are not whole."""
 
+import os
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 
@@ -21,7 +21,6 @@ from trainer.library import Library, Prepared
 from trainer.manifest import MANIFEST
 from trainer.sample import documents
 from trainer.shards import DamagedData, Shards
-from trainer.token_cache import cache_root
 
 
 @pytest.fixture(autouse=True)
@@ -128,11 +127,59 @@ def test_a_file_that_changed_is_other_data(tmp_path: Path) -> None:
     write_jsonl(path, DOCUMENTS[1:])
     assert library.of(source, "bytes") is None
     after = prepared(tmp_path / "data", source.label)
-    assert after.manifest.data_id != before.manifest.data_id and len(library.all()) == 2
+    assert after.manifest.data_id != before.manifest.data_id and len(library.all()[0]) == 2
     assert library.with_id(before.manifest.data_id) == before, "what was begun on it can be finished"
     path.unlink()
     with pytest.raises(UserError, match=r"is gone, and .* has .*; keep one"):
         library.of(source, "bytes")
+
+
+def test_more_documents_and_other_files_move_none_across(tmp_path: Path) -> None:
+    made = {}
+    for n in (150, 300):
+        sources = (
+            f"jsonl:{write_jsonl(tmp_path / f'{n}.jsonl', DOCUMENTS[:n])}",
+            f"parquet:{write_parquet(tmp_path / f'{n}.parquet', DOCUMENTS[:n])}",
+        )
+        made[n], other = (prepared(tmp_path / "data", source) for source in sources)
+        assert made[n].manifest.data_id == other.manifest.data_id
+        assert made[n].manifest.recipe.held_out == 0.05
+    for split in ("train", "val"):
+        few, many = (everything(made[n].tokens(split)).tobytes() for n in (150, 300))
+        assert many.startswith(few) and len(many) > len(few)
+
+
+def test_a_relative_path_is_another_file_in_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, library = parse_source("jsonl:a.jsonl"), Library(str(tmp_path / "data"))
+    made = []
+    for name, texts in (("one", DOCUMENTS), ("two", [text.upper() for text in DOCUMENTS])):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        write_jsonl(Path("a.jsonl"), texts)
+        os.utime("a.jsonl", ns=(10**18, 10**18))
+        assert library.of(source, "bytes") is None
+        made.append(prepared(tmp_path / "data", source.label))
+    assert library.of(source, "bytes") == made[1] != made[0]
+    monkeypatch.chdir(tmp_path / "one")
+    assert library.of(source, "bytes") == made[0]
+    monkeypatch.chdir(tmp_path)
+    assert library.of(source, "bytes") is None, "there is none here, and none was"
+
+
+def test_what_is_there_needs_nothing_written(small: Prepared, tmp_path: Path) -> None:
+    preparing = tmp_path / "data" / ".preparing"
+    preparing.rmdir()
+    assert prepared(tmp_path / "data", small.manifest.origin.source, held_out=0.2) == small
+    assert not preparing.exists()
+
+
+def test_a_data_folder_may_have_any_name(tmp_path: Path) -> None:
+    source = f"jsonl:{write_jsonl(tmp_path / 'a.jsonl')}"
+    library = Library(str(tmp_path / "run[1] *?"))
+    made = prepared(library.folder, source)
+    assert library.all() == ([made], {}) and library.with_id(made.manifest.data_id) == made
 
 
 def test_files_that_are_gone_are_served_from_what_was_prepared(small: Prepared, tmp_path: Path) -> None:
@@ -194,44 +241,18 @@ def test_a_manifest_that_was_changed_is_refused(edit: str, small: Prepared, tmp_
         edit, {"{": "[", '"dtype": "uint16"': '"dtype": "uint32"'}.get(edit, edit[:-1] + "1"), 1
     )
     path.write_text(text)
-    with pytest.raises(DamagedData, match=r"manifest\.json (was changed|is no manifest).*prepare it again"):
-        Library(str(tmp_path / "data")).all()
-
-
-@pytest.fixture
-def bucket() -> Iterator[str]:
-    """A data folder that is no folder."""
-    yield "memory://bucket/data"
-    fsspec.filesystem("memory").rm("/bucket", recursive=True)
-
-
-def test_a_data_folder_by_url_with_copies_on_the_node(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writing, "SHARD_TOKENS", 7000)
-    source = f"jsonl:{write_jsonl(tmp_path / 'a.jsonl')}"
-    here, there = prepared(tmp_path / "data", source, held_out=0.2), prepared(bucket, source, held_out=0.2)
-    assert here.manifest == there.manifest
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another node"))
-    mine, theirs = (Batches.of(on(here), folder) for folder in (str(tmp_path / "data"), bucket))
-    assert np.array_equal(theirs.evaluation(), mine.evaluation())
-    kept = cache_root() / "data" / here.manifest.data_id
-    assert sorted(path.name for path in kept.glob("*.bin")) == ["val_00000.bin"], "only what is needed"
-    assert all(np.array_equal(theirs.train(step), mine.train(step)) for step in range(100))
-    fsspec.filesystem("memory").rm("/bucket/data/*/train_*")
-    assert np.array_equal(Batches.of(on(here), bucket).train(0), mine.train(0)), "from the copies"
-    assert there.problems(lambda shard: None) == []
-
-
-def test_a_copy_that_is_not_what_was_prepared_is_refused(bucket: str, tmp_path: Path) -> None:
-    made = prepared(bucket, f"jsonl:{write_jsonl(tmp_path / 'a.jsonl')}", held_out=0.2)
-    copy = cache_root() / "data" / made.manifest.data_id / "val_00000.bin"
-    copy.unlink()
-    files = fsspec.filesystem("memory")
-    files.pipe_file(f"{made.path}/val_00000.bin", files.cat_file(f"{made.path}/val_00000.bin")[::-1])
-    with pytest.raises(DamagedData, match=r"val_00000.bin is not what its manifest says"):
-        Batches.of(on(made), bucket).evaluation()
-    assert not copy.exists()
+    library = Library(str(tmp_path / "data"))
+    message = r"manifest\.json (was changed|is no manifest).*prepare it again"
+    with pytest.raises(DamagedData, match=message):
+        library.named(small.name)
+    with pytest.raises(UserError, match=rf"has no data with the id.*{message}"):
+        library.with_id(small.manifest.data_id)
+    with pytest.raises(DamagedData, match=rf"{small.name} is not whole\. Delete it"):
+        prepared(tmp_path / "data", small.manifest.origin.source)
+    other = prepared(tmp_path / "data", f"text:{write_text(tmp_path / 'b.txt')}")
+    sound, damaged = library.all()
+    assert sound == [other] and list(damaged) == [small.name], "the others are served"
+    assert library.named(other.name) == library.with_id(other.manifest.data_id) == other
 
 
 def test_names(small: Prepared, tmp_path: Path) -> None:

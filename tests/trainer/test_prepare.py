@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from schemas.dataset import parse_source
 from schemas.errors import UserError
 from tests.trainer.corpora import (
     DOCUMENTS,
@@ -26,6 +27,7 @@ from tests.trainer.corpora import (
 from trainer import prepare, writing
 from trainer.library import Library, Prepared
 from trainer.manifest import MANIFEST
+from trainer.sources import FileSource
 from trainer.tokenizer import load_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -81,8 +83,6 @@ def test_what_is_asked_for_ends_with_a_whole_document(tmp_path: Path) -> None:
 
 
 def _source(dataset: str) -> tuple[Any, str]:
-    from schemas.dataset import parse_source
-
     return parse_source(dataset), "bytes"
 
 
@@ -124,7 +124,7 @@ def test_a_killed_preparation_goes_on_and_ends_with_the_same_bytes(
     undisturbed = prepared(tmp_path / "undisturbed", source, held_out=0.1)
     assert killed(17, every=0, workers=2)
     library = Library(str(tmp_path / "killed"))
-    assert library.all() == [], "nothing that looks whole"
+    assert library.all() == ([], {}), "nothing that looks whole"
     (progress,) = (tmp_path / "killed").glob(".preparing/*/data/progress.json")
     done = json.loads(progress.read_text())
     assert done["counts"]["tokens"] > 0 and len(done["sizes"]["train"]) > 2
@@ -137,6 +137,54 @@ def test_a_killed_preparation_goes_on_and_ends_with_the_same_bytes(
     resumed = prepared(tmp_path / "killed", source, held_out=0.1)
     assert contents(resumed) == contents(undisturbed)
     assert not list((tmp_path / "killed").glob(".preparing/*"))
+
+
+def interrupt(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+END: dict[str, tuple[Any, str]] = {
+    "while it hashes": (writing.SplitWriter, "finish"),
+    "before its manifest": (prepare, "_complete"),
+    "after its manifest": (Path, "unlink"),
+    "before it has its name": (Library, "_publish"),
+}
+
+
+@pytest.mark.parametrize("tokens", [5000, None])
+@pytest.mark.parametrize("place", END)
+def test_a_kill_at_the_end_changes_no_byte(
+    place: str, tokens: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.sources.BATCH_CHARACTERS", 2000)
+    source = f"jsonl:{write_jsonl(tmp_path / 'a.jsonl')}"
+    undisturbed = prepared(tmp_path / "undisturbed", source, tokens=tokens, held_out=0.2)
+    for _ in range(2):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(*END[place], interrupt)
+            prepared(tmp_path / "killed", source, tokens=tokens, held_out=0.2)
+    assert contents(prepared(tmp_path / "killed", source, tokens=tokens, held_out=0.2)) == contents(
+        undisturbed
+    )
+
+
+def test_what_is_whole_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = f"jsonl:{write_jsonl(tmp_path / 'a.jsonl')}"
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Library, "_publish", interrupt)
+        prepared(tmp_path, source, held_out=0.2)
+    with pytest.raises(UserError, match="the beginning of another preparation: recipe was"):
+        prepared(tmp_path, source, held_out=0.3)
+    monkeypatch.setattr(prepare, "encoded", lambda *_: pytest.fail("it is made again"))
+    assert prepared(tmp_path, source, held_out=0.2).manifest.train_documents
+
+
+def test_a_whole_preparation_keeps_its_revision(tmp_path: Path) -> None:
+    opened = FileSource(parse_source(f"jsonl:{write_jsonl(tmp_path / 'a.jsonl')}"))
+    opened.origin = opened.origin.model_copy(update={"revision": "abc"})
+    recipe = prepare.Asked(held_out=0.2).recipe(parse_source("hf:me/books"))
+    prepare.prepare_shards(opened, recipe, "bytes", tmp_path, workers=1, tell=lambda told: None)
+    assert prepare.recorded_revision(tmp_path) == "abc"
 
 
 def test_processes_end_with_the_one_that_began_them(tmp_path: Path) -> None:
@@ -181,7 +229,7 @@ def test_a_full_disk_is_told_and_what_was_done_is_kept(
         UserError, match=r"bin cannot be written: No space left on device.*make room there and run"
     ):
         prepared(tmp_path / "data", source)
-    assert Library(str(tmp_path / "data")).all() == []
+    assert Library(str(tmp_path / "data")).all() == ([], {})
     monkeypatch.setattr(writing.SplitWriter, "_write", write)
     assert contents(prepared(tmp_path / "data", source)) == contents(
         prepared(tmp_path / "undisturbed", source)
@@ -212,7 +260,7 @@ def test_an_error_in_the_middle_leaves_nothing_that_looks_whole(tmp_path: Path) 
     path.write_bytes(path.read_bytes() + b"{bad\n")
     with pytest.raises(UserError, match=r"a\.jsonl, line 301: no JSON"):
         prepared(tmp_path, f"jsonl:{path}")
-    assert Library(str(tmp_path)).all() == []
+    assert Library(str(tmp_path)).all() == ([], {})
 
 
 def test_another_wish_does_not_go_on_with_what_was_begun(
@@ -224,12 +272,12 @@ def test_another_wish_does_not_go_on_with_what_was_begun(
     monkeypatch.setattr(prepare, "SAVE_EVERY_S", 0.0)
     stop = pytest.raises(KeyboardInterrupt)
 
-    def interrupt(told: prepare.Told) -> None:
+    def stop_later(told: prepare.Told) -> None:
         if told.documents > 100:
             raise KeyboardInterrupt
 
     with stop:
-        Library(str(tmp_path)).prepare(*_source(f"jsonl:{path}"), prepare.Asked(), workers=1, tell=interrupt)
+        Library(str(tmp_path)).prepare(*_source(f"jsonl:{path}"), prepare.Asked(), workers=1, tell=stop_later)
     with pytest.raises(UserError, match="the beginning of another preparation: recipe was"):
         prepared(tmp_path, f"jsonl:{path}", held_out=0.3)
     assert path.read_bytes() == whole
@@ -240,8 +288,10 @@ def test_another_wish_does_not_go_on_with_what_was_begun(
     ("share", "message"), [(0.0, "holds out none of its 300"), (1.0, "trains on none of its 300")]
 )
 def test_both_sides_must_have_something(tmp_path: Path, share: float, message: str) -> None:
+    source = f"text:{write_text(tmp_path / 'a.txt')}"
     with pytest.raises(UserError, match=rf"{message} documents at a held-out share of .*--held-out"):
-        prepared(tmp_path, f"text:{write_text(tmp_path / 'a.txt')}", held_out=share)
+        prepared(tmp_path, source, held_out=share)
+    assert prepared(tmp_path, source, held_out=0.2).manifest.val_documents, "what the message advises"
 
 
 def test_no_text_at_all(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Documents come out of every kind of file as they went in, from any cursor; what cannot be read is named."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from schemas.dataset import parse_source
 from schemas.errors import UserError
 from tests.trainer.corpora import DOCUMENTS, write_jsonl, write_parquet, write_text
-from trainer.sources import BadDocument, batches, default_share, open_source
+from trainer.sources import BadDocument, are_gone, batches, default_share, open_source, source_files
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "text": write_text,
@@ -53,6 +54,18 @@ def test_a_mark_may_end_a_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one<|endoftext|>\r\ntwo\n<|endoftext|>\nthree")
     found = [text for text, _ in open_source(parse_source(f"text:{tmp_path}/a.txt"), None).read(None)]
     assert found == ["one", "two\n", "three"]
+
+
+@pytest.mark.parametrize("mention", ["GPT-2 writes <|endoftext|> between.\n", "it ends in <|endoftext|> \n"])
+def test_a_mark_within_a_line_is_text(mention: str, tmp_path: Path) -> None:
+    body = "".join(f"{text}\n\n" for text in DOCUMENTS)
+    counts = []
+    for content in (body, mention + body):
+        (tmp_path / "a.txt").write_text(content)
+        found = [text for text, _ in open_source(parse_source(f"text:{tmp_path}/a.txt"), None).read(None)]
+        assert "".join(found) == content
+        counts.append(len(found))
+    assert counts[1] >= counts[0] > 10
 
 
 def test_another_field(tmp_path: Path) -> None:
@@ -114,12 +127,27 @@ def test_no_file_and_a_folder(tmp_path: Path) -> None:
         open_source(parse_source("shakespeare"), None)
 
 
-def test_more_is_held_out_of_small_files(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    shares = []
-    for size in (10, 10**8, 10**11):
-        with path.open("wb") as file:
-            file.truncate(size)  # a hole: no block is written
-        source = parse_source(f"text:{path}")
-        shares.append(default_share(source, open_source(source, None).origin))
-    assert shares == [0.1, 0.01, 0.0005]
+def test_more_is_held_out_of_files() -> None:
+    sources = ["text:a.txt", "jsonl:b", "parquet:c", "hf:me/books", "fineweb"]
+    assert [default_share(parse_source(source)) for source in sources] == [0.05] * 3 + [0.0005] * 2
+
+
+def test_a_file_is_its_path_its_size_and_when_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = parse_source("text:a.txt")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(name)
+        os.utime(tmp_path / name / "a.txt", ns=(10**18, 10**18))
+    found = []
+    for name in ("one", "two"):
+        monkeypatch.chdir(tmp_path / name)
+        found.append(source_files(source))
+    assert [file.path for (file,) in found] == [f"{tmp_path}/one/a.txt", f"{tmp_path}/two/a.txt"]
+    monkeypatch.chdir(tmp_path)
+    assert source_files(parse_source("text:one/a.txt")) == found[0]
+    (tmp_path / "two" / "a.txt").write_text("own")
+    os.utime(tmp_path / "two" / "a.txt", ns=(10**18, 10**18))
+    assert source_files(parse_source("text:two/*")) != found[1], "its time was set back"
+    assert are_gone(source) and not are_gone(parse_source("hf:me/books"))
