@@ -58,7 +58,8 @@ class Table:
         heads, *rows = [self._line(line, widths).rstrip() for line in lines]
         rule = "  ".join("─" * width for width in widths)
         rows = [f"\n{row}" if i in self.groups else row for i, row in enumerate(rows)]
-        return "\n".join([self.title, "", heads, rule, *rows, "", self.caption]) + "\n"
+        caption = re.sub(r"Bold: [^.]*\. ", "", self.caption)  # of which plain text has none
+        return "\n".join([self.title, "", heads, rule, *rows, "", caption]) + "\n"
 
     def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
         return "  ".join(

@@ -145,7 +145,10 @@ def test_latex_is_escaped() -> None:
 
 def test_best_cells_are_bold_and_groups_are_apart() -> None:
     rows = [["a", "1 %"], ["b", "2 %"]]
-    table = Table("x", "Title", "", [Column("λ"), Column("p")], rows, best={(1, 1)}, groups={1})
+    caption = "Means. Bold: the lower one. Of 2."
+    table = Table("x", "Title", caption, [Column("λ"), Column("p")], rows, best={(1, 1)}, groups={1})
+    assert table.text().endswith("\nMeans. Of 2.\n")
+    assert table.markdown().endswith(f"\n{caption}\n")
     assert r"b & \textbf{2 \%} \\" in table.latex() and r"\addlinespace" in table.latex()
     assert "| b | **2 %** |" in table.markdown()
     assert table.text().splitlines()[4:7] == ["a  1 %", "", "b  2 %"]
