@@ -52,7 +52,7 @@ def test_the_table_is_the_summary(xsa: Xsa, filled: Database) -> None:
     output = xsa("results", "small")[1]
     assert "SA itself" in output
     assert "of this table." in output
-    assert "a t-test sees a true difference" in output
+    assert "sees a true difference of 0.01 nats/token" in output
     assert xsa("results", "small", "--columns", "seed", "--where", "seed=5")[1] == "no pairs\n"
 
 

@@ -114,7 +114,7 @@ def test_fig7_needs_two_lambdas(filled: Database) -> None:
 def test_fig7_caption_counts_what_diverged_and_what_is_missing(troubled: Database) -> None:
     caption = FIGURES["fig7"].load().caption(frame_of("fig7", troubled))
     assert "Pairs diverged: 1 at λ = 0.5." in caption
-    assert "Pairs not finished: 2 at λ = 1." in caption
+    assert "Pairs failed: 1 at λ = 1. Pairs not finished: 1 at λ = 1." in caption
 
 
 def test_a_filter_on_lambda_keeps_the_baseline(filled: Database) -> None:
