@@ -24,7 +24,7 @@ import numpy as np
 from schemas.dataset import parse_source
 from schemas.trial import Trial
 from trainer.data import DATASETS, Batches, Corpus
-from trainer.library import Library, Prepared
+from trainer.data_folder import Library, Prepared
 from trainer.prepare import Asked
 from trainer.tokenizer import load_tokenizer
 

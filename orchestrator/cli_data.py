@@ -68,7 +68,7 @@ def prepare(
     from orchestrator.data import prepare as prepare_data
     from orchestrator.show import console
     from schemas.dataset import check_tokenizer, parse_source
-    from trainer.library import Library
+    from trainer.data_folder import Library
     from trainer.prepare import Asked
 
     asked = Asked(
@@ -185,7 +185,7 @@ def sample(
 
 def _library(data: str | None, db: str | None) -> Any:
     from orchestrator.data import data_folder
-    from trainer.library import Library
+    from trainer.data_folder import Library
 
     return Library(data_folder(data, db))
 

@@ -212,7 +212,7 @@ def _judge_clock(report: NodeReport, answer: _Answer) -> None:
 
 def _why_unreadable(data_ids: list[str], folder: str) -> str | None:
     """Run on a node: return why prepared data cannot be read there, or None."""
-    from trainer.library import Library
+    from trainer.data_folder import Library
 
     try:
         for data_id in data_ids:

@@ -20,7 +20,7 @@ from schemas.errors import UserError
 from schemas.sweep import Sweep
 from schemas.trial import Trial
 from trainer.data import check_data, prepare_command
-from trainer.library import Library, Prepared
+from trainer.data_folder import Library, Prepared
 from trainer.prepare import Asked, Told
 from trainer.sources import PAPER_SHARE, are_gone, open_source
 

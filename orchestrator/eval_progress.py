@@ -4,20 +4,18 @@ import time
 from collections import defaultdict
 
 from rich.console import Console
-from rich.live import Live
 from rich.markup import escape
-from rich.text import Text
 
 from orchestrator.failures import Failure
-from orchestrator.progress import QUIET_S, duration
+from orchestrator.progress import LiveLine, duration
 from schemas.evals import TaskResult, metric_of
 
 
-class EvalProgress:
+class EvalProgress(LiveLine):
     """Follows the results of one evaluation."""
 
     def __init__(self, console: Console, *, had: int, wanted: int) -> None:
-        self.console = console
+        super().__init__(console)
         self._done = had
         self._wanted = wanted
         self._ended = 0
@@ -27,22 +25,6 @@ class EvalProgress:
         self._errors: set[tuple[str, str | None]] = set()
         self._busy: set[str] = set()
         self._began: float | None = None
-        self._said = 0.0
-        self._live = Live(Text("starting Ray ..."), console=console, transient=True, auto_refresh=False)
-
-    def __enter__(self) -> "EvalProgress":
-        if self.console.is_terminal:
-            self._live.start()
-        else:
-            self.console.print("starting Ray ...")
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._live.stop()
-
-    def say(self, message: str) -> None:
-        """Print a line above the live one."""
-        self.console.print(message, soft_wrap=True)
 
     def on_start(self, arm_id: str) -> None:
         """Take note that an arm's weights are being asked."""
@@ -76,13 +58,6 @@ class EvalProgress:
         if arm_id not in self._busy:
             self._busy.add(arm_id)
             self.say(f"{escape(name)}: another evaluation has it; what that one finds is taken over.")
-
-    def _show(self) -> None:
-        if self.console.is_terminal:
-            self._live.update(Text(self.line()), refresh=True)
-        elif time.monotonic() - self._said > QUIET_S:
-            self._said = time.monotonic()
-            self.console.print(self.line(), markup=False, soft_wrap=True)
 
     def line(self) -> str:
         """Return the state of the evaluation in one line."""

@@ -1,7 +1,9 @@
 """What a run says while it runs: a live line on a terminal, now and then a plain line elsewhere."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Self
 
 from rich.console import Console
 from rich.live import Live
@@ -17,26 +19,15 @@ QUIET_S = 5.0
 """Seconds between plain lines where no terminal can rewrite one."""
 
 
-class Progress:
-    """Follows the reports of one run."""
+class LiveLine(ABC):
+    """A line that is rewritten on a terminal and printed now and then elsewhere, and lines above it."""
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    def __init__(self, console: Console) -> None:
         self.console = console
-        self._arms: Mapping[str, Arm] = plan.arms
-        self._varied = plan.sweep.varied()
-        self._done = len(plan.arms) - len(plan.unfinished())
-        self._steps = {
-            arm.id: plan.states[arm.id].step if arm.id in plan.states else 0 for arm in plan.unfinished()
-        }
-        self._first: dict[str, int] = {}
-        self._running: set[str] = set()
-        self._ended: set[str] = set()
-        self._latest = ""
-        self._began: float | None = None
         self._said = 0.0
         self._live = Live(Text("starting Ray ..."), console=console, transient=True, auto_refresh=False)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._live.start()
         else:
@@ -49,6 +40,35 @@ class Progress:
     def say(self, message: str) -> None:
         """Print a line above the live one."""
         self.console.print(message, soft_wrap=True)
+
+    def _show(self, *, force: bool = False) -> None:
+        if self.console.is_terminal:
+            self._live.update(Text(self.line()), refresh=True)
+        elif force or time.monotonic() - self._said > QUIET_S:
+            self._said = time.monotonic()
+            self.console.print(self.line(), markup=False, soft_wrap=True)
+
+    @abstractmethod
+    def line(self) -> str:
+        """Return the state of what runs in one line."""
+
+
+class Progress(LiveLine):
+    """Follows the reports of one run."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        super().__init__(console)
+        self._arms: Mapping[str, Arm] = plan.arms
+        self._varied = plan.sweep.varied()
+        self._done = len(plan.arms) - len(plan.unfinished())
+        self._steps = {
+            arm.id: plan.states[arm.id].step if arm.id in plan.states else 0 for arm in plan.unfinished()
+        }
+        self._first: dict[str, int] = {}
+        self._running: set[str] = set()
+        self._ended: set[str] = set()
+        self._latest = ""
+        self._began: float | None = None
 
     def on_report(self, report: Report) -> None:
         """Take in a report: where its arm is, and its newest evaluation."""
@@ -93,13 +113,6 @@ class Progress:
             self._steps[arm_id] = arm.steps
             return
         self.say(f"[green]✓[/] {name}  val loss {loss:.4f}" if loss is not None else f"[green]✓[/] {name}")
-
-    def _show(self, *, force: bool) -> None:
-        if self.console.is_terminal:
-            self._live.update(Text(self.line()), refresh=True)
-        elif force or time.monotonic() - self._said > QUIET_S:
-            self._said = time.monotonic()
-            self.console.print(self.line(), markup=False, soft_wrap=True)
 
     def line(self) -> str:
         """Return the state of the run in one line."""

@@ -85,7 +85,7 @@ def open_corpus(trial: Trial, data_folder: str | None) -> Corpus:
         raise UserError(
             f"{trial.dataset} is not prepared: {prepare_command(trial.dataset, trial.tokenizer)}."
         )
-    from trainer.library import Library
+    from trainer.data_folder import Library
 
     assert data_folder is not None, "whoever filled in data_id knows the data folder"
     prepared = Library(data_folder).with_id(trial.data_id)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainer.library import Prepared
+from trainer.data_folder import Prepared
 from trainer.manifest import Split
 from trainer.tokenizer import load_tokenizer
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.dataset import parse_source
-from trainer.library import Library, Prepared
+from trainer.data_folder import Library, Prepared
 from trainer.prepare import Asked
 
 WORDS = [

@@ -33,7 +33,7 @@ from schemas.dataset import parse_source
 from schemas.errors import UserError
 from tests.trainer.corpora import contents, prepared
 from trainer import hub, prepare, sources
-from trainer.library import Library
+from trainer.data_folder import Library
 sources.BATCH_CHARACTERS, prepare.SAVE_EVERY_S, hub.FIRST_WAIT_S = 2000, 0.0, 0.0
 hub.STARTS["me/lines"] = hub.STARTS["Salesforce/wikitext"]
 root, told = Path(sys.argv[1]), {}

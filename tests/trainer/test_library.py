@@ -17,7 +17,7 @@ from tests.trainer.conftest import TINY, Run
 from tests.trainer.corpora import DOCUMENTS, document, prepared, write_jsonl, write_parquet, write_text
 from trainer import writing
 from trainer.data import Batches, NotEnoughData, check_data, draw
-from trainer.library import Library, Prepared
+from trainer.data_folder import Library, Prepared
 from trainer.manifest import MANIFEST
 from trainer.sample import documents
 from trainer.shards import DamagedData, Shards

@@ -18,7 +18,7 @@ from tests.trainer.conftest import TINY
 from tests.trainer.corpora import prepared, write_jsonl
 from trainer import prepare, writing
 from trainer.data import Batches
-from trainer.library import Library, Prepared
+from trainer.data_folder import Library, Prepared
 from trainer.shards import DamagedData
 from trainer.token_cache import cache_root
 
@@ -139,13 +139,13 @@ def test_what_another_machine_made_meanwhile_is_kept(
     make = prepare.prepare_shards
 
     def meanwhile(*told: Any, **more: Any) -> Any:
-        monkeypatch.setattr("trainer.library.prepare_shards", make)
+        monkeypatch.setattr("trainer.data_folder.prepare_shards", make)
         with monkeypatch.context() as there:
             there.setenv("XDG_CACHE_HOME", str(tmp_path / "another node"))
             prepared(bucket, source, tokens=9000, held_out=0.2)
         return make(*told, **more)
 
-    monkeypatch.setattr("trainer.library.prepare_shards", meanwhile)
+    monkeypatch.setattr("trainer.data_folder.prepare_shards", meanwhile)
     with pytest.raises(UserError, match="was prepared with tokens 9000 and not 4000"):
         prepared(bucket, source, tokens=4000, held_out=0.2)
     assert len(Library(bucket).all()[0]) == 1

@@ -25,7 +25,7 @@ from tests.trainer.corpora import (
     write_text,
 )
 from trainer import prepare, writing
-from trainer.library import Library, Prepared
+from trainer.data_folder import Library, Prepared
 from trainer.manifest import MANIFEST
 from trainer.sources import FileSource
 from trainer.tokenizer import load_tokenizer
