@@ -1,12 +1,16 @@
 """The commands that look at what is in the store, and change nothing."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from orchestrator.arguments import AsJson, Db, Out, SweepName, Where, parse_where, why_unwritable
 from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from results.registry import Entry
 
 look_app = typer.Typer()
 
@@ -100,27 +104,11 @@ def figures(
 
     Example: xsa figures quickstart fig7 --out figures
     """
-    import results
-    from orchestrator.show import note, write
     from results.figures import FIGURES
     from results.reference import FIGURES as PUBLISHED
-    from results.reference import overlays
 
-    filters = parse_where(where)
-    beside = overlays(names or [], PUBLISHED) if published else {}
-    with results.open(db) as database:
-        directory = _directory(out, sweep)
-        made = write(
-            "figure",
-            FIGURES,
-            names,
-            database=database,
-            sweep=sweep,
-            filters=filters,
-            directory=directory,
-            overlays=beside,
-        )
-    note(db, {"figure": made}, sweep=sweep, filters=filters)
+    beside = PUBLISHED if published else []
+    _write("figure", FIGURES, names, sweep=sweep, db=db, where=where, published=beside, out=out)
 
 
 @look_app.command()
@@ -140,27 +128,11 @@ def tables(
 
     Example: xsa tables quickstart losses
     """
-    import results
-    from orchestrator.show import note, write
     from results.reference import TABLES as PUBLISHED
-    from results.reference import overlays
     from results.tables import TABLES
 
-    filters = parse_where(where)
-    beside = overlays(names or [], PUBLISHED) if published else {}
-    with results.open(db) as database:
-        directory = _directory(out, sweep)
-        made = write(
-            "table",
-            TABLES,
-            names,
-            database=database,
-            sweep=sweep,
-            filters=filters,
-            directory=directory,
-            overlays=beside,
-        )
-    note(db, {"table": made}, sweep=sweep, filters=filters)
+    beside = PUBLISHED if published else []
+    _write("table", TABLES, names, sweep=sweep, db=db, where=where, published=beside, out=out)
 
 
 @look_app.command()
@@ -210,6 +182,39 @@ def axes(
         print_json(Trial.model_json_schema())
     else:
         print_axes()
+
+
+def _write(
+    kind: Literal["figure", "table"],
+    entries: "Mapping[str, Entry[Any]]",
+    names: list[str] | None,
+    *,
+    sweep: str,
+    db: str | None,
+    where: list[str] | None,
+    published: Sequence[str],
+    out: Path | None,
+) -> None:
+    """Write figures or tables, those named of `published` with the paper's numbers, and note which files."""
+    import results
+    from orchestrator.show import note, write
+    from results.reference import overlays
+
+    filters = parse_where(where)
+    beside = overlays(names or [], published) if published else {}
+    with results.open(db) as database:
+        directory = _directory(out, sweep)
+        made = write(
+            kind,
+            entries,
+            names,
+            database=database,
+            sweep=sweep,
+            filters=filters,
+            directory=directory,
+            overlays=beside,
+        )
+    note(db, {kind: made}, sweep=sweep, filters=filters)
 
 
 def _directory(out: Path | None, sweep: str) -> Path:
