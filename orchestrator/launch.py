@@ -102,7 +102,7 @@ def _check_reachable(address: str) -> None:
         ) from None
 
 
-def _nodes(avoided: Collection[str]) -> list[dict[str, float]]:
+def _nodes(avoided: Collection[str] = ()) -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in avoided]
 
 
@@ -112,11 +112,15 @@ def count_slots(runtime: Runtime, avoided: Collection[str] = ()) -> int:
     Raises:
         UserError: no node can ever hold one trial, for which Tune would wait without an end.
     """
-    nodes = _nodes(avoided)
-    slots = slots_on(nodes, runtime)
+    slots = slots_now(runtime, avoided)
     if not slots and not avoided:
-        refuse(nodes, runtime)
+        refuse(_nodes(), runtime)
     return slots
+
+
+def slots_now(runtime: Runtime, avoided: Collection[str] = ()) -> int:
+    """Return how many trials the nodes that are there now, besides the avoided ones, can run at once."""
+    return slots_on(_nodes(avoided), runtime)
 
 
 def run_session(session: Session) -> None:

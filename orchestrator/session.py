@@ -26,6 +26,8 @@ from schemas.trial import Arm
 
 LOOK_S = 2.0
 """Seconds between looks at the store for a wish that this run stop."""
+RECOUNT_S = 10.0
+"""Seconds between looks at the cluster for nodes that joined or left."""
 
 
 @dataclass
@@ -82,7 +84,7 @@ class Session:
         self.slots = slots_without(self.avoided)
         """How many jobs can run at once."""
         self._judge = Judge(sweep.runtime)
-        self._renewed = self._looked = time.monotonic()
+        self._renewed = self._looked = self._counted = time.monotonic()
         self._outage = False
         self._unsettled: deque[tuple[Running, BaseException | None]] = deque()
         """Trials that ended while the store did not answer."""
@@ -261,6 +263,18 @@ class Session:
             with self._outages():
                 renew(self.store, self.owner)
             self.settle()
+        if now - self._counted > RECOUNT_S:
+            self._counted = now
+            self._recount()
+
+    def _recount(self) -> None:
+        """Use nodes that joined since the last look, and give those that left no more jobs."""
+        slots = max(1, self._slots_without(self.avoided))  # where there is none, one job waits for a node
+        if slots != self.slots:
+            self.progress.say(
+                f"The cluster has room for {slots} trials at once now, before it was {self.slots}."
+            )
+            self.slots = slots
 
     def abandon(self, error: BaseException | None) -> None:
         """Settle every trial that was under way when Tune itself ended, of which few are to blame."""

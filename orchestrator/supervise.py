@@ -74,13 +74,14 @@ def run(
         return Outcome(plan, foreign=0, signal=None)
 
     from orchestrator.cluster import check_cluster, versions
-    from orchestrator.launch import connected_ray, count_slots
+    from orchestrator.launch import connected_ray, count_slots, slots_now
 
     versions()  # before Ray unpacks a job's code anew, which on a host of several nodes is where this runs from
 
     owner = owner_name()
     with Progress(plan, console) as progress, announced(store, sweep.name, owner) as told, connected_ray():
         check_cluster(storage, sweep)
+        count_slots(sweep.runtime)  # a user's mistake where there are none; later on, a reason to wait
         session = Session(
             store,
             sweep,
@@ -89,7 +90,7 @@ def run(
             provenance(),
             progress,
             owner=owner,
-            slots_without=lambda avoided: count_slots(sweep.runtime, avoided),
+            slots_without=lambda avoided: slots_now(sweep.runtime, avoided),
         )
         # After ray.init, which puts a SIGTERM handler of its own in place.
         note = "Stopping: trials checkpoint and end. Again to stop at once."

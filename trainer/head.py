@@ -1,7 +1,7 @@
 """The tied output head and cross entropy together, without ever holding the logits of a batch.
 
-At a small width nearly all of a step's time and memory is here, so rows are done a few at a time
-and the gradients are made on the way forward, while the logits are still in the cache.
+At a small width nearly all of a step's time and memory is here. Logits are made in tiles that stay in a
+core's cache, and become the gradient's weights in place, so that they are gone over once.
 """
 
 from typing import Any
@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trainer.cost import HEAD_ROWS
+from trainer.cost import HEAD_BYTES
+
+TILE = 1024
+"""Words of a tile on a CPU: with as many tokens 2 to 4 MB, about a core's cache. A GPU takes all at once."""
+_LARGEST = 1e30
+"""Sums of exponentials beyond this may have overflowed in one of their products."""
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, *, dtype: torch.dtype) -> Tensor:
@@ -20,8 +25,8 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, *, dtype: t
         x: hidden states [N, C].
         weight: the embedding [V, C], rows beyond the vocabulary included.
         targets: token ids [N].
-        dtype: precision of the matrix products. Softmax and sums are float32 in any case, and
-            with float32 the result is that of `F.cross_entropy` to rounding.
+        dtype: precision of the matrix products and of the weights exp(logit - shift); each token's own
+            logit and all sums are float32. With float32 the result is that of `F.cross_entropy` to rounding.
     """
     wanted = torch.is_grad_enabled()
     loss: Tensor = _LinearCrossEntropy.apply(x, weight, targets, dtype, wanted)  # type: ignore[no-untyped-call]
@@ -29,35 +34,43 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, *, dtype: t
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
+    """With w = exp(l - s) for logits l [N, V] and any shift s [N], and m the sum of w over the words:
+
+    loss = mean(log m + s - l[target]),    N dl = w / m - 1 at the target.
+
+    It is cheaper to divide rows of width C than of width V, so the two products of the gradient take w as
+    it is. The shift only has to keep exp within float32: the largest logit of the first tile and the
+    target's nearly always do, and where not, the rows are done again with the largest of all.
+    """
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype, wanted: bool
     ) -> Tensor:
-        N = len(x)
-        rows, matrix = x.to(dtype), weight.to(dtype)
-        buffer = rows.new_empty(min(HEAD_ROWS, N), len(weight))
-        dx = torch.empty_like(x, dtype=torch.float32) if wanted else None
-        dweight = torch.zeros_like(weight, dtype=torch.float32) if wanted else None
-        total = torch.zeros((), dtype=torch.float32, device=x.device)
+        (N, C), V = x.shape, len(weight)
         with torch.autocast(x.device.type, enabled=False):
-            for start in range(0, N, HEAD_ROWS):
-                part = slice(start, min(start + HEAD_ROWS, N))
-                chunk, target = rows[part], targets[part, None]
-                logits = torch.mm(chunk, matrix.T, out=buffer[: len(chunk)]).float()
-                own = logits.gather(1, target)
-                peak = logits.amax(1, keepdim=True)
-                weights = logits.sub_(peak).exp_()  # softmax, but for the division by their sum
-                mass = weights.sum(1, keepdim=True)
-                total += (peak + mass.log() - own).sum()
-                if dx is not None and dweight is not None:
-                    # The gradient of a row's logits is (weights - mass at the target) / (mass N): it
-                    # is cheaper to divide a row of width C than one of width V.
-                    weights.scatter_add_(1, target, -mass)
-                    share = (mass * N).reciprocal_()
-                    dlogits = weights.to(dtype)
-                    dx[part] = (dlogits @ matrix).float() * share
-                    scaled = (chunk.float() * share).to(dtype)
-                    _accumulate(dweight, dlogits, scaled)
+            hidden, matrix = x.to(dtype), weight.to(dtype)
+            n_rows = min(N, max(1, HEAD_BYTES["cuda" if x.is_cuda else "cpu"] // (V * dtype.itemsize)))
+            tile = TILE if x.device.type == "cpu" else V
+            buffer = hidden.new_empty(n_rows * (V if wanted else min(tile, V)))
+            dx = torch.empty(N, C, dtype=torch.float32, device=x.device) if wanted else None
+            dweight = torch.zeros(V, C, dtype=torch.float32, device=x.device) if wanted else None
+            total = torch.zeros((), dtype=torch.float32, device=x.device)
+            for start in range(0, N, n_rows):
+                rows = hidden[start : start + n_rows]
+                target = targets[start : start + n_rows]
+                towards = matrix[target].float()
+                own = (rows.float() * towards).sum(1)
+                tiles = _Tiles(rows, matrix, buffer, tile, keep=wanted)
+                shift, mass, mean = tiles.weigh(at_least=own.to(dtype))
+                if tile < V and not bool((mass < _LARGEST).all()):
+                    shift, mass, mean = tiles.weigh(at_least=tiles.largest())
+                total += (mass.log() + shift.float() - own).sum()
+                if dx is not None and dweight is not None and mean is not None:
+                    share = (mass * N).reciprocal_()[:, None]
+                    dx[start : start + n_rows] = mean.mul_(share).sub_(towards.div_(N))
+                    tiles.add_gradient(dweight, (rows.float() * share).to(dtype))
+                    dweight.index_add_(0, target, rows.float(), alpha=-1 / N)
         ctx.save_for_backward(dx, dweight)
         ctx.dtypes = x.dtype, weight.dtype
         return total / N
@@ -69,9 +82,57 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (dx * g).to(ctx.dtypes[0]), (dweight * g).to(ctx.dtypes[1]), None, None, None
 
 
+class _Tiles:
+    """Some rows' logits, a tile of words at a time, in one buffer that keeps all tiles or the last one."""
+
+    def __init__(self, rows: Tensor, matrix: Tensor, buffer: Tensor, width: int, *, keep: bool) -> None:
+        self._rows, self._matrix, self._buffer, self._width, self._keep = rows, matrix, buffer, width, keep
+        self._starts = range(0, len(matrix), width)
+
+    def _words(self, start: int) -> Tensor:
+        return self._matrix[start : start + self._width]
+
+    def _tile(self, start: int) -> Tensor:
+        n, width = len(self._rows), len(self._words(start))
+        begin = start * n if self._keep else 0
+        return self._buffer[begin : begin + n * width].view(n, width)
+
+    def logits(self, start: int) -> Tensor:
+        """Return the logits of the tile that starts at a word."""
+        return torch.mm(self._rows, self._words(start).T, out=self._tile(start))
+
+    def largest(self) -> Tensor:
+        """Return each row's largest logit."""
+        return torch.stack([self.logits(start).amax(1) for start in self._starts]).amax(0)
+
+    def weigh(self, at_least: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Turn the logits l into w = exp(l - shift), the shift being the first tile's largest logit or more.
+
+        Return the shift, each row's sum of w, and, where tiles are kept, its sum of w times the words.
+        """
+        shift: Tensor | None = None
+        mass = torch.zeros_like(at_least, dtype=torch.float32)
+        mean = torch.zeros_like(self._rows, dtype=torch.float32) if self._keep else None
+        for start in self._starts:
+            tile = self.logits(start)
+            if shift is None:
+                shift = torch.maximum(tile.amax(1), at_least)
+            tile.sub_(shift[:, None]).exp_()
+            mass += tile.sum(1, dtype=torch.float32)
+            if mean is not None:
+                _accumulate(mean, tile, self._words(start))
+        assert shift is not None
+        return shift, mass, mean
+
+    def add_gradient(self, total: Tensor, scaled: Tensor) -> None:
+        """Add w.T @ scaled to `total` [V, C]."""
+        for start in self._starts:
+            _accumulate(total[start : start + self._width], self._tile(start).T, scaled)
+
+
 def _accumulate(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left.T @ right to `total` in float32."""
+    """Add left @ right to `total` in float32."""
     if left.dtype == torch.float32:
-        total.addmm_(left.T, right)
+        total.addmm_(left, right)
     else:
-        total.add_(left.T @ right)
+        total.add_(left @ right)

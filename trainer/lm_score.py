@@ -11,13 +11,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.cost import HEAD_ROWS
 from trainer.model import GPT, Observation, Past
 
 Ids = tuple[int, ...]
 """Token ids in order."""
 KV = list[tuple[Tensor, Tensor]]
 """Keys and values of each layer, as `Past` has them."""
+
+_ROWS = 256
+"""Rows of logits in memory at once."""
 
 
 class Scored(NamedTuple):
@@ -159,9 +161,9 @@ def _predict(model: GPT, states: Tensor, targets: Sequence[_Target]) -> tuple[Te
     ids = torch.tensor([t.token for t in targets], device=device)
     x = states[rows.to(device)]
     values, hits = [], []
-    for start in range(0, len(rows), HEAD_ROWS):
-        lo, hi = torch.searchsorted(place, torch.tensor([start, start + HEAD_ROWS])).tolist()
-        logits = _logits(model, x[start : start + HEAD_ROWS])
+    for start in range(0, len(rows), _ROWS):
+        lo, hi = torch.searchsorted(place, torch.tensor([start, start + _ROWS])).tolist()
+        logits = _logits(model, x[start : start + _ROWS])
         own = (place[lo:hi] - start).to(device)
         chosen = ids[lo:hi]
         values.append(logits[own, chosen] - logits.logsumexp(-1)[own])

@@ -8,7 +8,7 @@ import math
 
 from schemas.sweep import Runtime
 from schemas.trial import Trial
-from trainer.cost import fixed_bytes, sequence_bytes
+from trainer.cost import Device, fixed_bytes, sequence_bytes
 
 CPU_GIB = 4.0
 """What a CPU trial may take where `Runtime.memory_gib_per_trial` does not say."""
@@ -30,9 +30,11 @@ def choose_micro_batch(trial: Trial, runtime: Runtime, gpu_bytes: int | None) ->
     if runtime.micro_batch is not None:
         return min(runtime.micro_batch, trial.batch_size)
     if gpu_bytes is None:
+        device: Device = "cpu"
         room = int((runtime.memory_gib_per_trial or CPU_GIB) * _GIB)
     else:
+        device = "cuda"
         room = int(gpu_bytes * min(runtime.gpus_per_trial, 1.0) * GPU_SHARE)
-    most = max(1, (room - fixed_bytes(trial)) // sequence_bytes(trial))
+    most = max(1, (room - fixed_bytes(trial, device)) // sequence_bytes(trial))
     parts = math.ceil(trial.batch_size / most)
     return math.ceil(trial.batch_size / parts)

@@ -1,5 +1,7 @@
 """The optimizers of an arm."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -41,7 +43,7 @@ def make_optimizers(model: nn.Module, trial: Trial) -> list[Optimizer]:
     return [adamw, muon]
 
 
-def set_learning_rate(optimizers: list[Optimizer], lr: float) -> None:
+def set_learning_rate(optimizers: Sequence[Optimizer], lr: float) -> None:
     """Give every parameter the learning rate `lr`."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:

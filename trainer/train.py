@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
 from schemas.errors import UserError
 from schemas.report import ArmRecord, Report, Status, read_finished, read_record, write_record
@@ -17,14 +15,15 @@ from schemas.trial import Arm
 from trainer import checkpoint
 from trainer.bias import measure_rows
 from trainer.cost import count_parameters
-from trainer.data import Batches, Windows
+from trainer.data import Batches
 from trainer.journal import Logbook, hold, journal_size
 from trainer.memory import choose_micro_batch
-from trainer.metrics import Losses, evaluate, micro_batches
-from trainer.model import GPT, build
-from trainer.optim import make_optimizers, set_learning_rate
+from trainer.metrics import Losses, evaluate
+from trainer.model import build
+from trainer.optim import make_optimizers
 from trainer.process import environment
 from trainer.schedule import learning_rate
+from trainer.step import take_step
 
 
 class StaleAttempt(UserError):
@@ -73,7 +72,6 @@ def train(
         batches = Batches.of(arm, runtime.data)
         model, init_sha256 = build(arm, device)
         optimizers = make_optimizers(model, arm)
-        parameters = list(model.parameters())
         held_out, bias_windows = batches.evaluation(), batches.bias()
         cuda = device.type == "cuda"
         gpu_bytes = torch.cuda.get_device_properties(device).total_memory if cuda else None
@@ -143,13 +141,15 @@ def train(
                 look(0)
                 log.report("running", 0)
             for step in range(begin.step + 1, arm.steps + 1):
-                loss = _backward(model, batches.train(step - 1), micro_batch, device)
-                grad_norm = clip_grad_norm_(parameters, arm.grad_clip)
                 lr = learning_rate(arm, step)
-                set_learning_rate(optimizers, lr)
-                for optimizer in optimizers:
-                    optimizer.step()
-                    optimizer.zero_grad()
+                loss, grad_norm = take_step(
+                    model,
+                    optimizers,
+                    batches.train(step - 1),
+                    lr=lr,
+                    grad_clip=arm.grad_clip,
+                    micro_batch=micro_batch,
+                )
                 losses.add(step, loss, grad_norm, lr)
 
                 stop = should_stop()
@@ -175,16 +175,6 @@ def train(
 
 def _due(step: int, every: int, last: int) -> bool:
     return step % every == 0 or step == last
-
-
-def _backward(model: GPT, windows: Windows, micro_batch: int, device: torch.device) -> Tensor:
-    """Leave the gradient of the mean loss of `windows` in the parameters, and return that loss."""
-    total = torch.zeros((), device=device)
-    for part in micro_batches(windows, micro_batch, device):
-        loss = model.loss(part) * (len(part) / len(windows))
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += loss.detach()
-    return total
 
 
 def _previous(arm: Arm, folder: Path, attempt: int) -> ArmRecord | None:

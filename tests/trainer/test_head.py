@@ -5,20 +5,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.cost import HEAD_ROWS
+from trainer import head
 from trainer.head import linear_cross_entropy
 
+VOCAB, ROWS = 320, 24
 
-def draw(n: int, width: int = 16, vocab: int = 320, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three tiles of words, the last one narrower, and 24 rows of float32 logits at once."""
+    monkeypatch.setattr(head, "TILE", 128)
+    monkeypatch.setitem(head.HEAD_BYTES, "cpu", 4 * VOCAB * ROWS)
+
+
+def draw(n: int, width: int = 16, vocab: int = VOCAB, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     x = (scale * torch.randn(n, width, generator=generator)).requires_grad_()
     weight = torch.randn(vocab, width, generator=generator).requires_grad_()
     return x, weight, torch.randint(vocab, (n,), generator=generator)
 
 
-@pytest.mark.parametrize("n", [1, 7, HEAD_ROWS, HEAD_ROWS + 1, 2 * HEAD_ROWS, 2 * HEAD_ROWS + 3])
-@pytest.mark.parametrize("scale", [0.1, 1.0, 20.0])
+@pytest.mark.parametrize("n", [1, 7, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 3])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 20.0, 400.0])
 def test_values_and_gradients_are_those_of_full_logits(n: int, scale: float) -> None:
+    """At the largest scale logits go up to 5,000, and the first tile's largest is no shift for the others."""
     results = []
     for full in (False, True):
         x, weight, targets = draw(n, scale=scale)
@@ -39,19 +49,34 @@ def test_losses_far_beyond_exp_stay_exact() -> None:
     assert loss.item() == 600.0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_later_tile_far_above_the_first_is_done_again(dtype: torch.dtype, gradients: bool) -> None:
+    x = torch.ones(1, 1, requires_grad=gradients)
+    weight = torch.zeros(VOCAB, 1)
+    weight[300] = 512.0
+    weight.requires_grad_(gradients)
+    loss = linear_cross_entropy(x, weight, torch.tensor([3]), dtype=dtype)
+    assert loss.item() == 512.0
+    if gradients:
+        loss.backward()
+        assert x.grad.item() == 512.0
+        assert weight.grad.flatten().nonzero().flatten().tolist() == [3, 300]
+
+
 def test_without_gradients_only_the_loss_is_made() -> None:
-    x, weight, targets = draw(2 * HEAD_ROWS + 3)
+    x, weight, targets = draw(2 * ROWS + 3)
     with_gradients = linear_cross_entropy(x, weight, targets, dtype=torch.float32)
     with torch.no_grad(), torch.profiler.profile() as profile:
         without = linear_cross_entropy(x, weight, targets, dtype=torch.float32)
     assert torch.equal(with_gradients, without)
-    assert {event.key: event.count for event in profile.key_averages()}["aten::mm"] == 3
+    assert {event.key: event.count for event in profile.key_averages()}["aten::mm"] == 3 * 3
 
 
 def test_bfloat16_products_stay_near() -> None:
     results = []
     for dtype in (torch.float32, torch.bfloat16):
-        x, weight, targets = draw(HEAD_ROWS + 3, scale=0.3)
+        x, weight, targets = draw(ROWS + 3, scale=0.3)
         loss = linear_cross_entropy(x, weight, targets, dtype=dtype)
         loss.backward()
         assert loss.dtype == x.grad.dtype == weight.grad.dtype == torch.float32
