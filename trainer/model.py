@@ -76,17 +76,14 @@ class Attention(nn.Module):
         self, x: Tensor, cos: Tensor, sin: Tensor, observe: Observe | None, past: Past | None = None
     ) -> Tensor:
         """Return what is added to the residual stream [B, T, C], from its normalised state x."""
-        q, k, v = (
-            project(x).unflatten(-1, (heads, self.d_head)).transpose(1, 2)
-            for project, heads in (
-                (self.c_q, self.n_head),
-                (self.c_k, self.n_kv_head),
-                (self.c_v, self.n_kv_head),
-            )
-        )
+        # Queries and keys go through the same operations. Values apart: they are kept for the backward pass,
+        # and as part of one tensor would keep its unturned queries and keys as well.
+        qk = F.linear(x, torch.cat((self.c_q.weight, self.c_k.weight)))
+        v = self.c_v(x).unflatten(-1, (self.n_kv_head, self.d_head)).transpose(1, 2)
+        qk = torch.unflatten(qk, -1, (self.n_head + self.n_kv_head, self.d_head)).transpose(1, 2)
         if self.qk_norm:
-            q, k = (F.rms_norm(part, (self.d_head,), eps=QK_NORM_EPS) for part in (q, k))
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+            qk = F.rms_norm(qk, (self.d_head,), eps=QK_NORM_EPS)
+        q, k = torch.split(rotate(qk, cos, sin), [self.n_head, self.n_kv_head], dim=1)
         if past is None:
             y = attend(q, k, v, self.sinks)
         else:

@@ -167,14 +167,16 @@ def test_qk_norm_gives_unit_root_mean_squares(tiny: Callable[..., Arm]) -> None:
         assert observation.v.square().mean() < 0.5
 
 
-def test_saved_memory_of_the_exclusion_is_nil(tiny: Callable[..., Arm]) -> None:
-    """What attention keeps for its backward pass, y and v, is all that the exclusion keeps."""
-    saved: list[int] = []
-    y = torch.randn(1, 4, 16, 8, requires_grad=True)
-    v = torch.randn(1, 2, 16, 8, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.data_ptr()) or x, lambda x: x):
+def test_the_exclusion_saves_a_number_for_each_token_and_head() -> None:
+    """Attention keeps y and v for its own backward pass; beyond those, one over the head's width is kept."""
+    saved: dict[int, Tensor] = {}
+    y = torch.randn(1, 4, 16, 64, requires_grad=True)
+    v = torch.randn(1, 2, 16, 64, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.setdefault(x.data_ptr(), x), lambda x: x):
         trainer.attention.exclusive(y, v, 0.5)
-    assert sorted(saved) == sorted([y.data_ptr(), v.data_ptr()])
+    assert saved.pop(y.data_ptr()) is y
+    assert saved.pop(v.data_ptr()) is v
+    assert sum(x.nbytes for x in saved.values()) == y.nbytes / 64
 
 
 def test_loss_at_the_start_is_that_of_guessing(tiny: Callable[..., Arm]) -> None:
