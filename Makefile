@@ -24,7 +24,7 @@ run: .venv/installed ## train sweeps/quickstart.yaml into results.db and write i
 	$(BIN)/xsa run sweeps/quickstart.yaml
 	$(BIN)/xsa report quickstart
 
-test: .venv/installed-dev browser postgres latex ## lint, types, and every test
+test: .venv/installed-dev browser postgres latex namespaces ## lint, types, and every test
 	$(MAKE) --no-print-directory check
 	$(PYTEST)
 
@@ -60,6 +60,13 @@ latex: # LaTeX for the tables' test, where this user may install it (150 MB)
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends texlive-latex-base texlive-latex-recommended >/dev/null; \
 	else echo "LaTeX is not installed; its test will skip (or fail where CI is set)."; fi
+
+.PHONY: namespaces
+namespaces: # the tools that make machines of network namespaces, where this user may install them
+	@command -v ip >/dev/null && command -v unshare >/dev/null && command -v nsenter >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends iproute2 util-linux >/dev/null; \
+	else echo "ip, unshare or nsenter is not installed; the tests on several machines will skip (or fail where CI is set)."; fi
 
 clean: ## remove the environment and caches, never results
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -30,6 +30,8 @@ _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.db", "*.db-*", "*.
 _EXIT_CODES = {JobStatus.SUCCEEDED: 0, JobStatus.FAILED: 1, JobStatus.STOPPED: 130}
 """What `xsa submit --follow` ends with, unless the job's own exit code is known."""
 _POLL_S = 0.5
+LOOK_S = 10.0
+"""Seconds between looks whether a followed job has ended without its log saying so."""
 _TRIES = 3
 
 
@@ -170,12 +172,25 @@ def follow(client: JobSubmissionClient, job_id: str, say: Callable[[str], None])
     Raises `UserError` where the connection is lost: the job goes on.
     """
 
+    said = 0
+
     async def tail() -> None:
+        nonlocal said
         async for text in client.tail_job_logs(job_id):
+            said += len(text)
             say(text)
 
+    async def listen() -> None:
+        tailing = asyncio.create_task(tail())
+        while not (await asyncio.wait([tailing], timeout=LOOK_S))[0]:
+            if await asyncio.to_thread(client.get_job_status, job_id) in _EXIT_CODES:
+                tailing.cancel()  # after the network was away, a connection may stay silent for good
+                say(client.get_job_logs(job_id)[said:])
+                return
+        await tailing
+
     try:
-        asyncio.run(tail())
+        asyncio.run(listen())
         while (status := client.get_job_status(job_id)) not in _EXIT_CODES:
             time.sleep(_POLL_S)  # the log ends a moment before the job
         code = client.get_job_info(job_id).driver_exit_code

@@ -227,6 +227,7 @@ class _Jobs(Searcher):  # type: ignore[misc] # Ray is not typed
         self._session = session
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        self._session.beat()  # where nothing runs, Tune calls this and nothing else for up to ten minutes
         if len(self._session.running) >= self._session.slots:
             return None
         running = self._session.next_job(trial_id)

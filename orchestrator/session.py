@@ -3,9 +3,9 @@
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.markup import escape
@@ -14,9 +14,9 @@ from orchestrator.failures import Failure, Judge, TuneEnded, Verdict, explain, k
 from orchestrator.owner import Place, is_dead
 from orchestrator.plan import Job
 from orchestrator.progress import Progress
+from orchestrator.reach import Reach
 from results import sessions
 from results.claims import LEASE_S, Provenance, claim, end_attempt, renew
-from results.location import StoreError
 from results.record import ingest, record
 from results.state import arm_states
 from results.store import Store
@@ -40,6 +40,8 @@ class Running:
     place: Place | None = None
     """Where its worker is, once it has said so."""
     micro_batch: int | None = None
+    behind: set[str] = field(default_factory=set)
+    """The arms of which the store has missed a report: their rows are in the journals alone."""
 
     @property
     def node(self) -> str | None:
@@ -66,11 +68,11 @@ class Session:
         owner: str,
         slots_without: Callable[[set[str]], int],
     ) -> None:
-        self.store = store
         self.sweep = sweep
         self.storage = storage
         self.provenance = provenance
         self.progress = progress
+        self._reach = Reach(store, progress.say)
         self.owner = owner
         self.stop_file = storage / "sessions" / f"{self.owner.translate({ord(':'): '-', ord('/'): '-'})}.stop"
         self.queue = deque(jobs)
@@ -85,7 +87,6 @@ class Session:
         """How many jobs can run at once."""
         self._judge = Judge(sweep.runtime)
         self._renewed = self._looked = self._counted = time.monotonic()
-        self._outage = False
         self._unsettled: deque[tuple[Running, BaseException | None]] = deque()
         """Trials that ended while the store did not answer."""
 
@@ -106,17 +107,18 @@ class Session:
     @property
     def finished(self) -> bool:
         """Whether nothing runs and nothing more will."""
-        return not self.running and (not self.queue or self.stopping or self.halted is not None)
+        left = self.queue or self._unsettled
+        return not self.running and (not left or self.stopping or self.halted is not None)
 
     def next_job(self, tune_id: str) -> Running | None:
         """Claim and return the next job for a Tune trial, or None if there is none to take now."""
         self._check_space()
         while self.queue and not self.stopping and not self.halted:
             job, attempts = self.queue[0], {}
-            with self._outages():
+            with self._reach.attempt():
                 attempts = self._claim(job)
                 self.queue.popleft()
-            if self._outage:
+            if self._reach.lost:
                 return None
             if attempts:
                 own = replace(job, arms=tuple(arm for arm in job.arms if arm.id in attempts))
@@ -150,7 +152,7 @@ class Session:
 
     def _say(self, kind: str, message: str) -> None:
         self.progress.say(f"[red]{escape(message)}[/]")
-        with self._outages():
+        with self._reach.attempt():
             sessions.note(self.store, kind, message, sweep=self.sweep.name)
 
     def on_start(self, tune_id: str, place: Place) -> None:
@@ -161,8 +163,12 @@ class Session:
         """Write a worker's report, and show it."""
         running = self.running[tune_id]
         running.micro_batch = report.record.environment.get("micro_batch")
-        with self._outages():
+        behind, running.behind = running.behind, running.behind | {report.record.arm_id}
+        with self._reach.attempt(), suppress(DamagedJournal):  # which is judged when the trial ends
+            for arm_id in behind:
+                ingest(self.store, arm_folder(self.storage, arm_id))
             record(self.store, report, packages=self.provenance.packages)
+            running.behind = set()
         if report.record.status in ("done", "diverged"):
             self._judge.on_success(running.node)
         self.progress.on_report(report)
@@ -172,13 +178,18 @@ class Session:
         self._unsettled.append((self.running.pop(tune_id), error))
         self.settle()
 
+    @property
+    def store(self) -> Store:
+        """The store. Raises `StoreError` for some seconds after it did not answer."""
+        return self._reach.store
+
     def settle(self) -> None:
         """Settle what ended: what it left in its journals, and why it failed if it did."""
         while self._unsettled:
-            with self._outages():
+            with self._reach.attempt():
                 self._settle(*self._unsettled[0])
                 self._unsettled.popleft()
-            if self._outage:
+            if self._reach.lost:
                 return
 
     def _settle(self, ended: Running, error: BaseException | None) -> None:
@@ -254,15 +265,15 @@ class Session:
         now = time.monotonic()
         if now - self._looked > LOOK_S and not self.stopping:
             self._looked = now
-            with self._outages():
+            with self._reach.attempt():
                 if sessions.is_asked_to_stop(self.store, self.owner):
                     self.progress.say("Somebody asked for it (xsa stop): trials checkpoint and end.")
                     self.stop()
-        if now - self._renewed > LEASE_S / 4:
+        if now - self._renewed > LEASE_S / 4 or self._reach.lost:
             self._renewed = now
-            with self._outages():
+            with self._reach.attempt():
                 renew(self.store, self.owner)
-            self.settle()
+        self.settle()
         if now - self._counted > RECOUNT_S:
             self._counted = now
             self._recount()
@@ -278,6 +289,7 @@ class Session:
 
     def abandon(self, error: BaseException | None) -> None:
         """Settle every trial that was under way when Tune itself ended, of which few are to blame."""
+        self._reach.at_once()
         killed = killed_for_memory(error) if error is not None else set()
         to_blame = {tune_id for tune_id, run in self.running.items() if run.place and run.place.pid in killed}
         if not to_blame:  # one that had not said yet where it is, or all where nobody is named
@@ -285,17 +297,3 @@ class Session:
         for tune_id in list(self.running):
             innocent = TuneEnded("Ray Tune ended: another trial ran out of memory")
             self.on_end(tune_id, error if tune_id in to_blame else innocent)
-
-    @contextmanager
-    def _outages(self) -> Iterator[None]:
-        """Let a `StoreError` pass, said once an outage: training must outlive the store."""
-        try:
-            yield
-        except StoreError as error:
-            if not self._outage:
-                self.progress.say(
-                    f"[yellow]{escape(str(error))}[/] Training goes on, and its journals are read later."
-                )
-            self._outage = True
-        else:
-            self._outage = False

@@ -12,11 +12,11 @@ from typing import Self
 
 import psutil
 
-from tests.postgres import PASSWORD, Server
+from tests.postgres import PASSWORD, USER, Server
 
 NET = "10.77.0"
-HERE = f"{NET}.1"
-"""The address of the tests' own process, and of the database."""
+HERE, DATABASE = f"{NET}.1", f"{NET}.254"
+"""The addresses of the tests' own process and of the database server."""
 _NEWNET = 0x40000000
 _MACHINE = ("--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
 _SECONDS = 1000
@@ -29,11 +29,15 @@ HEALTH = {
 """What makes a silent node a dead one after seconds; Ray's own settings take a minute."""
 
 
-def why_impossible() -> str | None:
-    """Return why this process may not make such machines, or None where it may."""
-    if missing := [name for name in ("unshare", "nsenter", "ip") if shutil.which(name) is None]:
-        return f"{', '.join(missing)} not found (util-linux, iproute2)"
-    done = subprocess.run(["unshare", *_MACHINE, "true"], capture_output=True, text=True)
+def missing_tools() -> list[str]:
+    """Return the programs that such machines need and that are not installed (util-linux, iproute2)."""
+    return [name for name in ("unshare", "nsenter", "ip") if shutil.which(name) is None]
+
+
+def why_forbidden() -> str | None:
+    """Return why the kernel does not let this process make such machines, or None where it does."""
+    wired = "ip link add lan type bridge; ip link add end type veth peer name other"
+    done = subprocess.run(["unshare", *_MACHINE, "sh", "-ec", wired], capture_output=True, text=True)
     return done.stderr.strip() if done.returncode else None
 
 
@@ -44,8 +48,10 @@ class Lan:
         self._outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         _check(_libc().unshare(_NEWNET))
         run("ip", "link", "set", "lo", "up")
-        run("ip", "link", "add", "lan", "type", "bridge")
-        run("ip", "addr", "add", f"{HERE}/24", "dev", "lan")
+        # With an address of its own, for else the bridge takes another one whenever a machine joins.
+        run("ip", "link", "add", "lan", "address", "02:00:00:00:00:01", "type", "bridge")
+        for address in (HERE, DATABASE):
+            run("ip", "addr", "add", f"{address}/24", "dev", "lan")
         run("ip", "link", "set", "lan", "up")
         return self
 
@@ -55,15 +61,20 @@ class Lan:
 
 
 class Node:
-    """A machine that is on. It shares the disk with the others, but for /tmp/ray."""
+    """A machine that is on. It shares the disk with the others, but for /tmp/ray.
+
+    It goes off when the process ends that made it, for its first process reads from that one. That first process
+    is a shell because a shell collects dead children: Ray takes one that nobody collected for a living one.
+    """
 
     def __init__(self, name: str, number: int, folder: Path, env: Mapping[str, str]) -> None:
         self.name = name
         self.address = f"{NET}.{number}"
         self._env = dict(env)
         (folder / name).mkdir()
-        script = f'hostname {name}; mkdir -p /tmp/ray; mount --bind "$0" /tmp/ray; echo on; exec cat'
-        self._machine = subprocess.Popen(  # it goes off when this process ends, for `cat` reads from it
+        script = f'hostname {name}; mkdir -p /tmp/ray; mount --bind "$0" /tmp/ray; echo on; cat; exit'
+        self.is_on = True
+        self._machine = subprocess.Popen(
             ["unshare", *_MACHINE, "sh", "-ec", script, str(folder / name)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -105,8 +116,18 @@ class Node:
         """Put it back on the network."""
         run("ip", "link", "set", f"to-{self.name}", "up")
 
+    def lose(self, address: str) -> None:
+        """Let all that it sends to an address go astray, without a word, until `find`."""
+        nobody = ("lladdr", "02:00:00:00:00:00", "nud", "permanent")
+        run(*self._enter, "ip", "neigh", "replace", address, *nobody, "dev", "eth0")
+
+    def find(self, address: str) -> None:
+        """Undo `lose`."""
+        run(*self._enter, "ip", "neigh", "del", address, "dev", "eth0")
+
     def off(self) -> None:
         """Kill everything on it at once."""
+        self.is_on = False
         self._machine.kill()
         self._machine.communicate()
 
@@ -138,11 +159,16 @@ class Cluster:
             *("--include-dashboard=true", "--dashboard-host=0.0.0.0"),
         )
 
-    def add(self, name: str) -> Node:
+    def add(self) -> Node:
         """Add a machine that can train."""
-        node = self._node(name, {})
+        node = self._node(f"n{len(self.nodes)}", {})
         self._ray(node, f"--address={self.head.address}:6379", "--num-cpus=1", '--resources={"trainer": 1}')
         return node
+
+    def grow(self, number: int) -> None:
+        """See to it that so many machines train, however many were lost."""
+        while sum(node.is_on for node in self.nodes.values()) < number + 1:
+            self.add()
 
     def _node(self, name: str, env: Mapping[str, str]) -> Node:
         self.nodes[name] = Node(name, len(self.nodes) + 2, self.folder, self.env | env)
@@ -166,12 +192,12 @@ class LanServer(Server):
     def start(self) -> None:
         with (self.folder / "data" / "pg_hba.conf").open("a") as access:
             access.write(f"host all all {NET}.0/24 scram-sha-256\n")
-        self._command.append(f"--listen_addresses=127.0.0.1,{HERE}")
+        self._command.append(f"--listen_addresses=127.0.0.1,{DATABASE}")
         super().start()
 
     def address(self, database: str) -> str:
         """Return the URL of a database for machines that have the password."""
-        return f"postgresql://sweeper@{HERE}:{self.port}/{database}"
+        return f"postgresql://{USER}@{DATABASE}:{self.port}/{database}"
 
 
 def run(*command: str) -> None:
