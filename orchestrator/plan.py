@@ -10,8 +10,8 @@ from results.record import now_us
 from results.state import ArmState
 from schemas.sweep import Sweep
 from schemas.trial import AXES, Arm, Trial
-from trainer.cost import checkpoint_bytes, count_parameters, flops_per_token, memory_bytes
-from trainer.memory import choose_micro_batch
+from trainer.cost import checkpoint_bytes, count_parameters, flops_per_token
+from trainer.memory import trial_bytes
 
 
 def is_held(state: ArmState) -> bool:
@@ -105,7 +105,7 @@ def cost(plan: Plan, workers: int = 1) -> Cost:
         tokens=sum(arm.tokens for arm in left),
         flops=sum(flops_per_token(arm) * arm.tokens for arm in left),
         parameters=(min(sizes), max(sizes)),
-        memory=max((memory_bytes(arm, choose_micro_batch(arm, runtime, None)) for arm in left), default=0),
+        memory=max((trial_bytes(arm, runtime) for arm in left), default=0),
         disk=sum(checkpoints) // 3 + (runtime.keep_checkpoints + 1) * sum(checkpoints[:workers]),
     )
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -44,6 +44,12 @@ class Runtime(BaseModel):
     """Threads of one CPU trial. Recorded with each attempt, because it changes rounding."""
     micro_batch: Int | None = Field(None, ge=1)
     """Sequences in one forward pass; a step's others are accumulated. None: as many as fit the memory."""
+    activation_checkpointing: bool | None = None
+    """Whether blocks are computed again in the backward pass instead of kept: a third more work, far less memory.
+    None: where one sequence would not fit the memory otherwise. The numbers are the same."""
+    compile: Literal["auto", "off", "on", "graphs"] = "auto"
+    """Whether torch.compile compiles the layers: `auto` does on a GPU. `graphs` replays them as CUDA graphs too,
+    where a step is one micro-batch. Where compiling fails, a trial runs eagerly and says why."""
     log_every: Int = Field(1, ge=1)
     """Steps between training-loss rows."""
     eval_every: Int = Field(100, ge=1)

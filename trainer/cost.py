@@ -53,16 +53,17 @@ def fixed_bytes(trial: Trial, device: Device = "cpu") -> int:
     return _PROCESS + 4 * (4 * count_parameters(trial) + 4 * vocab * trial.d_model) + logits
 
 
-def sequence_bytes(trial: Trial) -> int:
+def sequence_bytes(trial: Trial, *, activation_checkpointing: bool = False) -> int:
     """Return the bytes of activations that training holds for one sequence.
 
     A block saves, for each token, both LayerNorms' inputs and outputs (4 C), the MLP before and
     after the GELU (8 C), q, k, v, the attention's output and what the projection takes (3 H D +
-    2 H_kv D); more with QK-norm or with sinks in front of the keys. One more block's worth is at
-    work in the backward pass. Counted in float32, of which bfloat16 takes about two thirds.
+    2 H_kv D), XSA a number for each head; more with QK-norm or with sinks in front of the keys. One more
+    block's worth is at work in the backward pass. With activation checkpointing each block keeps its input
+    alone (C), and one at a time is computed again. Counted in float32, of which bfloat16 takes about two thirds.
     """
     width, kv_width = trial.n_head * trial.d_head, trial.n_kv_head * trial.d_head
-    block = 12 * trial.d_model + 3 * width + 2 * kv_width
+    block = 12 * trial.d_model + 3 * width + 2 * kv_width + trial.n_head
     if trial.qk_norm:
         block += width + kv_width
     tokens = trial.seq_len
@@ -71,13 +72,17 @@ def sequence_bytes(trial: Trial) -> int:
             tokens += trial.n_sinks
         else:
             block += width + 2 * kv_width
-    floats = tokens * ((trial.n_layer + 1) * block + 4 * trial.d_model)
+    kept = trial.n_layer * (trial.d_model if activation_checkpointing else block)
+    floats = tokens * (kept + (2 if activation_checkpointing else 1) * block + 4 * trial.d_model)
     return math.ceil(_MARGIN * 4 * floats)
 
 
-def memory_bytes(trial: Trial, micro_batch: int, device: Device = "cpu") -> int:
+def memory_bytes(
+    trial: Trial, micro_batch: int, device: Device = "cpu", *, activation_checkpointing: bool = False
+) -> int:
     """Return the bytes that training takes with `micro_batch` sequences at a time."""
-    return fixed_bytes(trial, device) + micro_batch * sequence_bytes(trial)
+    each = sequence_bytes(trial, activation_checkpointing=activation_checkpointing)
+    return fixed_bytes(trial, device) + micro_batch * each
 
 
 def checkpoint_bytes(trial: Trial) -> int:

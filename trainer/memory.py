@@ -5,10 +5,11 @@ settings have to choose the same one on every machine, and again when an arm is 
 """
 
 import math
+from typing import NamedTuple
 
 from schemas.sweep import Runtime
 from schemas.trial import Trial
-from trainer.cost import Device, fixed_bytes, sequence_bytes
+from trainer.cost import Device, fixed_bytes, memory_bytes, sequence_bytes
 
 CPU_GIB = 4.0
 """What a CPU trial may take where `Runtime.memory_gib_per_trial` does not say."""
@@ -17,24 +18,47 @@ GPU_SHARE = 0.8
 _GIB = 2**30
 
 
-def choose_micro_batch(trial: Trial, runtime: Runtime, gpu_bytes: int | None) -> int:
-    """Return how many sequences go through the model at once: the step's in as few equal parts as fit.
+class Portions(NamedTuple):
+    """How a step is cut so that it fits."""
 
-    What `Runtime.micro_batch` says holds; where even one sequence does not fit, it is one.
+    micro_batch: int
+    """Sequences that go through the model at once."""
+    activation_checkpointing: bool
+    """Whether blocks are computed again in the backward pass."""
+
+
+def choose_portions(trial: Trial, runtime: Runtime, gpu_bytes: int | None) -> Portions:
+    """Return how a step is cut: in as few equal parts as fit, keeping activations where one sequence's fit.
+
+    What `Runtime.micro_batch` and `Runtime.activation_checkpointing` say holds; where even one sequence does
+    not fit, it is one.
 
     Args:
         trial: what is trained.
         runtime: how.
         gpu_bytes: memory of the GPU it is trained on; None for a CPU.
     """
-    if runtime.micro_batch is not None:
-        return min(runtime.micro_batch, trial.batch_size)
     if gpu_bytes is None:
         device: Device = "cpu"
         room = int((runtime.memory_gib_per_trial or CPU_GIB) * _GIB)
     else:
         device = "cuda"
         room = int(gpu_bytes * min(runtime.gpus_per_trial, 1.0) * GPU_SHARE)
-    most = max(1, (room - fixed_bytes(trial, device)) // sequence_bytes(trial))
+    room -= fixed_bytes(trial, device)
+
+    again = runtime.activation_checkpointing
+    if again is None:
+        least = min(runtime.micro_batch or 1, trial.batch_size)
+        again = least * sequence_bytes(trial) > room
+    if runtime.micro_batch is not None:
+        return Portions(min(runtime.micro_batch, trial.batch_size), again)
+    most = max(1, room // sequence_bytes(trial, activation_checkpointing=again))
     parts = math.ceil(trial.batch_size / most)
-    return math.ceil(trial.batch_size / parts)
+    return Portions(math.ceil(trial.batch_size / parts), again)
+
+
+def trial_bytes(trial: Trial, runtime: Runtime, gpu_bytes: int | None = None) -> int:
+    """Return the bytes that a trial is expected to take, cut as `choose_portions` does."""
+    micro_batch, again = choose_portions(trial, runtime, gpu_bytes)
+    device: Device = "cpu" if gpu_bytes is None else "cuda"
+    return memory_bytes(trial, micro_batch, device, activation_checkpointing=again)

@@ -28,11 +28,17 @@ class Losses:
         self._log_every = log_every
         self._last_step = last_step
         self._steps: list[_Step] = []
+        self._n_timed, self._seconds = 0, 0.0
         self.restart_clock()
 
     def restart_clock(self) -> None:
         """Begin the time that counts for tokens per second: evaluations are not training."""
         self._begin = time.perf_counter()
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Training tokens a second in all steps so far, or None before the first `read`."""
+        return self._n_timed * self._tokens_per_step / self._seconds if self._n_timed else None
 
     def add(self, step: int, loss: Tensor, grad_norm: Tensor, lr: float) -> None:
         """Note the loss before update `step`, the norm of its gradient and its learning rate."""
@@ -50,6 +56,7 @@ class Losses:
         elapsed = time.perf_counter() - self._begin
         rate = len(self._steps) * self._tokens_per_step / elapsed
         now = time.time_ns() // 1000
+        self._n_timed, self._seconds = self._n_timed + len(self._steps), self._seconds + elapsed
         steps, self._steps = self._steps, []
         self.restart_clock()
         rows = []

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from schemas.trial import Trial
 from trainer.attention import exclusive, rope_table, rotate
@@ -125,6 +126,8 @@ class GPT(nn.Module):
     def __init__(self, trial: Trial) -> None:
         super().__init__()
         self.trial = trial
+        self.activation_checkpointing = False
+        """Whether blocks are computed again in the backward pass instead of kept."""
         self.wte = nn.Embedding(padded_vocab(trial.tokenizer), trial.d_model)
         self.n_input_sinks = trial.n_sinks if trial.sink_kind == "token" else 0
         if self.n_input_sinks:
@@ -156,7 +159,12 @@ class GPT(nn.Module):
             where = past.positions + self.n_input_sinks
             cos, sin = self.cos[where].unsqueeze(1), self.sin[where].unsqueeze(1)
         for block in self.blocks:
-            x = block(x, cos, sin, observe, past)
+            if self.activation_checkpointing and torch.is_grad_enabled():
+                x = checkpoint(
+                    block, x, cos, sin, observe, past, use_reentrant=False, preserve_rng_state=False
+                )
+            else:
+                x = block(x, cos, sin, observe, past)
         out: Tensor = self.ln_f(x[:, n:])
         return out
 

@@ -39,6 +39,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "cpu": _cpu_model(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "peak_rss_bytes": peak if sys.platform == "darwin" else peak * 1024,

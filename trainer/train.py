@@ -14,13 +14,15 @@ from schemas.sweep import Runtime
 from schemas.trial import Arm
 from trainer import checkpoint
 from trainer.bias import measure_rows
-from trainer.cost import count_parameters
+from trainer.cost import count_parameters, flops_per_token
 from trainer.data import Batches
+from trainer.execution import compile_layers
 from trainer.journal import Logbook, hold, journal_size
-from trainer.memory import choose_micro_batch
+from trainer.memory import choose_portions
 from trainer.metrics import Losses, evaluate
 from trainer.model import build
 from trainer.optim import make_optimizers
+from trainer.peak import peak
 from trainer.process import environment
 from trainer.schedule import learning_rate
 from trainer.step import take_step
@@ -75,7 +77,11 @@ def train(
         held_out, bias_windows = batches.evaluation(), batches.bias()
         cuda = device.type == "cuda"
         gpu_bytes = torch.cuda.get_device_properties(device).total_memory if cuda else None
-        micro_batch = choose_micro_batch(arm, runtime, gpu_bytes)
+        if 0 < runtime.gpus_per_trial < 1:
+            torch.cuda.set_per_process_memory_fraction(
+                runtime.gpus_per_trial
+            )  # a neighbour's stays a neighbour's
+        micro_batch, model.activation_checkpointing = choose_portions(arm, runtime, gpu_bytes)
         record = ArmRecord(
             arm=arm.model_dump(),
             arm_id=arm.id,
@@ -96,14 +102,21 @@ def train(
             model.load_state_dict(begin.state["model"])
             for optimizer, state in zip(optimizers, begin.state["optimizers"], strict=True):
                 optimizer.load_state_dict(state)
-        if cuda:
-            model.compile()
+        execution = compile_layers(model, runtime, micro_batch)
 
         boundaries = (runtime.log_every, runtime.eval_every, runtime.bias_every, runtime.checkpoint_every)
         losses = Losses(tokens_per_step=arm.tokens_per_step, log_every=runtime.log_every, last_step=arm.steps)
 
         def where() -> dict[str, Any]:
-            return environment(device) | {"micro_batch": micro_batch}
+            rate, most = losses.tokens_per_s, peak(device, arm.dtype)
+            return environment(device) | {
+                "micro_batch": micro_batch,
+                "activation_checkpointing": model.activation_checkpointing,
+                **execution._asdict(),
+                "flops_per_s": rate and rate * flops_per_token(arm),
+                "peak_flops_per_s": most.flops_per_s,
+                "peak_source": most.source,
+            }
 
         with Logbook(folder, record, journal_bytes=begin.journal_bytes, where=where, send=report) as log:
 

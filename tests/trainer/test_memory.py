@@ -13,15 +13,16 @@ from schemas.sweep import Runtime
 from schemas.trial import Arm, Trial
 from tests.trainer.test_resume import RUNTIME, assert_same
 from trainer.cost import fixed_bytes, memory_bytes, sequence_bytes
-from trainer.memory import choose_micro_batch
+from trainer.memory import choose_portions, trial_bytes
 from trainer.model import build
 
 GIB = 2**30
 
 
-def saved_bytes(trial: Trial, n_sequences: int) -> int:
+def saved_bytes(trial: Trial, n_sequences: int, again: bool = False) -> int:
     """Bytes that autograd keeps of a forward pass, weights left out."""
     model, _ = build(trial, torch.device("cpu"))
+    model.activation_checkpointing = again
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, Tensor] = {}  # the tensors too, so that no address is used twice
 
@@ -67,23 +68,55 @@ def test_parts_are_as_few_and_as_equal_as_fit(tiny: Callable[..., Arm]) -> None:
 
     def chosen(sequences: float) -> int:
         room = (fixed_bytes(arm) + sequences * sequence_bytes(arm)) / GIB
-        micro_batch = choose_micro_batch(arm, Runtime(memory_gib_per_trial=room), None)
+        micro_batch, again = choose_portions(arm, Runtime(memory_gib_per_trial=room), None)
+        assert again == (sequences < 1)
         assert micro_batch == 1 or memory_bytes(arm, micro_batch) <= room * GIB
         return micro_batch
 
     assert [chosen(n) for n in (0.1, 1.5, 2.5, 4.5, 9.5, 10.5, 1000)] == [1, 1, 2, 4, 5, 10, 10]
-    assert choose_micro_batch(arm, Runtime(), None) == 10
-    assert choose_micro_batch(arm, Runtime(micro_batch=3, memory_gib_per_trial=0.001), None) == 3
-    assert choose_micro_batch(arm, Runtime(micro_batch=64), None) == 10
+    assert choose_portions(arm, Runtime(), None) == (10, False)
+    assert choose_portions(arm, Runtime(micro_batch=3, memory_gib_per_trial=0.001), None) == (3, True)
+    assert choose_portions(arm, Runtime(micro_batch=64), None) == (10, False)
+    off = Runtime(memory_gib_per_trial=0.001, activation_checkpointing=False)
+    assert choose_portions(arm, off, None) == (1, False)
+    assert choose_portions(arm, Runtime(activation_checkpointing=True), None) == (10, True)
 
 
 def test_a_gpus_own_memory_is_what_a_gpu_trial_fits() -> None:
     trial = Trial(model_size="1.3B")
-    whole = choose_micro_batch(trial, Runtime(gpus_per_trial=1), 80 * GIB)
+    whole, again = choose_portions(trial, Runtime(gpus_per_trial=1), 80 * GIB)
     assert 1 <= whole < trial.batch_size
-    assert memory_bytes(trial, whole) < 0.8 * 80 * GIB
-    assert choose_micro_batch(trial, Runtime(gpus_per_trial=0.5), 80 * GIB) < whole
-    assert choose_micro_batch(trial, Runtime(gpus_per_trial=8), 80 * GIB) == whole  # one GPU trains one arm
+    assert not again
+    assert memory_bytes(trial, whole, "cuda") < 0.8 * 80 * GIB
+    kept = {"activation_checkpointing": False}
+    assert choose_portions(trial, Runtime(gpus_per_trial=0.75, **kept), 80 * GIB).micro_batch < whole
+    assert choose_portions(trial, Runtime(gpus_per_trial=8), 80 * GIB).micro_batch == whole  # one GPU an arm
+
+
+def test_a_long_sequence_fits_where_blocks_are_computed_again() -> None:
+    trial = Trial(model_size="1.3B", seq_len=32_768, bias_tokens=32_768)
+    runtime = Runtime(gpus_per_trial=1)
+    assert choose_portions(trial, runtime, 80 * GIB) == (1, True)
+    assert trial_bytes(trial, runtime, 80 * GIB) < 0.8 * 80 * GIB
+
+
+def test_blocks_computed_again_change_no_number(tiny: Callable[..., Arm], run: Any) -> None:
+    arm = tiny(n_sinks=2)
+    run(arm, "whole")
+    record = run(arm, "again", activation_checkpointing=True)
+    assert record.environment["activation_checkpointing"] is True
+    assert_same(run, arm, "again")
+
+
+@pytest.mark.parametrize("changes", [{}, {"n_kv_head": 1}, {"n_sinks": 4, "sink_kind": "kv"}], ids=str)
+def test_what_is_kept_of_blocks_computed_again_is_their_inputs(changes: dict[str, Any]) -> None:
+    shape = {"n_layer": 4, "d_model": 64, "n_head": 2, "d_head": 32, "n_kv_head": 2, "tokenizer": "bytes"}
+    tokens = {"seq_len": 128, "tokens_per_step": 512, "eval_tokens": 128, "bias_tokens": 128}
+    trial = Trial(**shape | tokens | changes)
+    kept = saved_bytes(trial, 2, again=True) - saved_bytes(trial, 1, again=True)
+    assert kept < 4 * trial.seq_len * trial.d_model * (trial.n_layer + 5)
+    whole = saved_bytes(trial, 2) - saved_bytes(trial, 1)
+    assert kept < sequence_bytes(trial, activation_checkpointing=True) < whole
 
 
 def test_too_little_memory_for_a_step_at_once_changes_nothing_but_rounding(

@@ -1,0 +1,61 @@
+"""What a device could do at most, to which model FLOP utilisation (MFU) refers."""
+
+import functools
+import time
+from typing import Literal, NamedTuple
+
+import torch
+
+BFLOAT16_TFLOPS = {
+    "B200": 2250,
+    "H200": 989,
+    "H100 PCIe": 756,
+    "H100": 989,
+    "A100": 312,
+    "L40S": 362,
+    "L40": 181,
+    "L4": 121,
+}
+"""Dense bfloat16 TFLOP/s of NVIDIA's data sheets, by what a device's name holds; the first that it holds counts."""
+_WIDTH = {"cpu": 512, "cuda": 8192}
+_TRIES = 5
+
+
+class Peak(NamedTuple):
+    """A device's FLOP/s in one precision, and where they are from."""
+
+    flops_per_s: float
+    source: Literal["data sheet", "measured"]
+
+
+@functools.cache
+def peak(device: torch.device, dtype: str) -> Peak:
+    """Return the FLOP/s of a device's matrix products: NVIDIA's for bfloat16 on known GPUs, else measured here.
+
+    Measured is the fastest of a few square products, on as many threads as are set: a bound that real
+    layers stay below, but on a machine that is busy meanwhile one that is too low.
+    """
+    if device.type == "cuda" and dtype == "bfloat16":
+        tflops = data_sheet(torch.cuda.get_device_name(device))
+        if tflops is not None:
+            return Peak(tflops * 1e12, "data sheet")
+    width = _WIDTH[device.type]
+    a, b = (torch.ones(width, width, dtype=getattr(torch, dtype), device=device) for _ in range(2))
+    seconds = []
+    for _ in range(_TRIES):
+        _wait(device)
+        begin = time.perf_counter()
+        torch.mm(a, b)
+        _wait(device)
+        seconds.append(time.perf_counter() - begin)
+    return Peak(2 * width**3 / min(seconds), "measured")
+
+
+def data_sheet(name: str) -> float | None:
+    """Return the dense bfloat16 TFLOP/s of a GPU by its name, or None where it is not known."""
+    return next((tflops for part, tflops in BFLOAT16_TFLOPS.items() if part in name), None)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
