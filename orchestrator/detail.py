@@ -11,7 +11,8 @@ from orchestrator.find import Found
 from orchestrator.layout import print_parts
 from orchestrator.show import print_json, records
 from schemas.report import arm_folder
-from schemas.trial import AXES
+from schemas.trial import AXES, Arm
+from trainer.cost import flops_per_token
 
 if TYPE_CHECKING:
     from results.query import Database
@@ -34,6 +35,8 @@ SELECT s.fingerprint AS sa, x.fingerprint AS xsa
 FROM trial t JOIN arm s ON s.id = t.sa_arm_id JOIN arm x ON x.id = t.xsa_arm_id WHERE t.fingerprint = :id"""
 _ATTEMPT = (
     *("attempt", "status", "cause", "error", "traceback", "hostname", "device", "threads", "micro_batch"),
+    *("execution", "compile_error", "activation_checkpointing"),
+    *("flops_per_s", "peak_flops_per_s", "peak_source", "mfu"),
     *("peak_rss_bytes", "peak_gpu_bytes", "git_sha", "dirty", "started_at", "ended_at", "wall_s"),
 )
 
@@ -63,17 +66,31 @@ def arm_document(database: "Database", arm_id: str) -> dict[str, Any]:
             arm=short, columns=["step", "train_loss", "val_loss", "lr_now", "grad_norm", "tok_per_s"]
         )
     )
+    attempts = records(database.attempts(arm=short, columns=_ATTEMPT))
     layers = database.layers(arm=short, columns=["step", "metric", "layer", "value"])
     return arm | {
         "axes": settings,
         "sweeps": [row["name"] for row in sweeps],
         "trials": [row["id"] for row in records(database.sql(_TRIALS, id=arm_id))],
         "folders": list(dict.fromkeys(str(arm_folder(Path(row["storage"]), arm_id)) for row in sweeps)),
-        "attempts": records(database.attempts(arm=short, columns=_ATTEMPT)),
+        "attempts": attempts,
+        "speed": _speed(attempts, settings),
         "losses": {split: _losses(curves, split) for split in ("train_loss", "val_loss")},
         "curves": curves,
         "evals": records(database.evals(arm=short, columns=_SCORE)),
         "layers": records(layers[layers["step"] == layers["step"].max()]),
+    }
+
+
+def _speed(attempts: list[dict[str, Any]], settings: dict[str, Any]) -> dict[str, Any] | None:
+    """Return how fast the newest attempt that was timed trained, or None if none was."""
+    timed = [row for row in attempts if row["flops_per_s"] is not None]
+    if not timed:
+        return None
+    last = timed[-1]
+    tok_per_s = last["flops_per_s"] / flops_per_token(Arm(**settings))
+    return {name: last[name] for name in ("attempt", "device", "mfu", "peak_source")} | {
+        "tok_per_s": tok_per_s
     }
 
 

@@ -18,6 +18,7 @@ from orchestrator.layout import (
     memory,
     span,
     sparkline,
+    speed,
     utc,
 )
 from orchestrator.progress import duration
@@ -42,6 +43,7 @@ def arm_view(arm: Row) -> list[RenderableType]:
         "files": "\n".join(map(_folder, arm["folders"])),
         "parameters": f"{arm['n_params']:,}" if arm["n_params"] else None,
         "trained": duration(arm["wall_s"]) if arm["wall_s"] else None,
+        "speed": speed(arm["speed"]),
     }
     head = Text(f"arm {arm['id'][:12]}: ").append(_status(arm)).append(f" at step {_step(arm)}")
     return [

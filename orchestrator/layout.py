@@ -48,12 +48,16 @@ def facts(known: Mapping[str, str | Text | None]) -> Table:
 
 
 def machine(attempt: Row) -> str:
-    """Return what an attempt ran on: `laptop, cpu, 1 thread, micro-batch 4`."""
+    """Return what an attempt ran on, and how: `laptop, cpu, 1 thread, micro-batch 4, compiled`."""
     parts = [attempt["hostname"], attempt["device"]]
     if threads := attempt["threads"]:
         parts.append(f"{threads} thread{'s' if threads > 1 else ''}")
     if attempt["micro_batch"]:
         parts.append(f"micro-batch {attempt['micro_batch']}")
+    parts.append(attempt["execution"])
+    if why := attempt["compile_error"]:
+        first, *_ = why.splitlines()
+        parts.append(f"not compiled: {first}")
     return ", ".join(filter(None, parts))
 
 
@@ -62,6 +66,20 @@ def memory(attempt: Row) -> str:
     kinds = {"peak_rss_bytes": "GiB", "peak_gpu_bytes": "GiB of the GPU's"}
     told = [f"{attempt[key] / 2**30:,.2f} {unit}" for key, unit in kinds.items() if attempt[key]]
     return f"at most {' and '.join(told)}" if told else ""
+
+
+def speed(told: Row | None) -> str:
+    """Return how fast an arm was trained, or an empty text where no attempt told.
+
+    Such as `1,893 tokens/s, 75 % of the CPU's peak (measured)`, made of `orchestrator.detail`'s `speed`.
+    """
+    if told is None:
+        return ""
+    rate = f"{told['tok_per_s']:,.0f} tokens/s"
+    if told["mfu"] is None:
+        return rate
+    processor = "CPU" if told["device"] == "cpu" else "GPU"
+    return f"{rate}, {100 * told['mfu']:.0f} % of the {processor}'s peak ({told['peak_source']})"
 
 
 def ago(moment: datetime) -> str:

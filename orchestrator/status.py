@@ -45,7 +45,10 @@ WHERE a.status IN ({statuses}) ORDER BY v.place, a.name, a.id"""
 _TROUBLE = ("failed", "diverged")
 _NOTABLE = ("running", "interrupted", *_TROUBLE)
 """Statuses of the arms that are named one by one."""
-_MORE = ", t.device, t.threads, t.micro_batch, t.peak_rss_bytes, t.peak_gpu_bytes, t.traceback"
+_MORE = (
+    ", t.device, t.threads, t.micro_batch, t.execution, t.compile_error, t.peak_rss_bytes, t.peak_gpu_bytes, "
+    "t.traceback"
+)
 _SETTINGS = """
 SELECT {axes} FROM sweep_trial st JOIN sweep w ON w.id = st.sweep_id JOIN trial p ON p.id = st.trial_id
 JOIN arm a ON a.id = p.xsa_arm_id WHERE w.name = :sweep"""

@@ -80,6 +80,23 @@ COLUMNS: dict[str, Column] = {
     "device": Column("str", "the device, such as `cpu` or a GPU's name"),
     "threads": Column("Int64", "threads of a CPU attempt; they change rounding"),
     "micro_batch": Column("Int64", "sequences in one forward pass"),
+    "execution": Column("category", "`eager` or `compiled`, which round differently"),
+    "compile_error": Column("str", "why an attempt ran eagerly although it was to be compiled"),
+    "activation_checkpointing": Column(
+        "boolean", "whether blocks were computed again in the backward pass instead of kept"
+    ),
+    "flops_per_s": Column("float64", "model FLOPs a second in the attempt's training steps"),
+    "peak_flops_per_s": Column(
+        "float64", "FLOPs a second that the device does at most in the arm's precision"
+    ),
+    "peak_source": Column(
+        "category", "where the peak is from: the `data sheet`, or `measured` by a matrix product"
+    ),
+    "mfu": Column(
+        "float64",
+        "share of the device's peak that training used: model FLOPs (6 a weight and 12 L H D T, nanoGPT's count) "
+        "over the peak",
+    ),
     "git_sha": Column("str", "the code's commit"),
     "dirty": Column("boolean", "whether the code had uncommitted changes"),
     "environment": Column("str", "versions of packages and hardware, as JSON"),
@@ -125,11 +142,10 @@ COLUMNS: dict[str, Column] = {
     "attempts": Column("Int64", "how many attempts its numbers come from"),
     "mixed": Column(
         "str",
-        "which of code, environment, threads and micro_batch differ among the attempts that the numbers come from; "
-        "missing where none does",
+        "which of code, environment, threads, micro_batch and execution differ among the attempts that the numbers "
+        "come from; missing where none does",
     ),
     "bench_id": Column("Int64", "the row in `bench`"),
-    "execution": Column("category", "`eager` or `compiled`"),
     "direction": Column("category", "`forward` or `forward+backward`"),
     "repeats": Column("Int64", "timed runs"),
     "ms": Column("float64", "median time of a run, milliseconds"),

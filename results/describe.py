@@ -36,7 +36,8 @@ _VIEWS = {
     "difference. In Python: `db.pairs()`.",
     "v_curves": "One row an arm and step. In Python: `db.curves()`.",
     "v_layers": "One row an arm, step, bias metric and layer. In Python: `db.layers()`.",
-    "v_attempts": "One row an attempt at an arm: where, with what, and how it ended. In Python: `db.attempts()`.",
+    "v_attempts": "One row an attempt at an arm: where, with what, how fast, and how it ended. "
+    "In Python: `db.attempts()`.",
     "v_evals": "One row an arm, task and metric of a downstream evaluation; where it failed one without a metric. "
     "In Python: `db.evals()`.",
     "v_eval_pairs": "One row a pair, task and metric that both arms have. In Python: `db.eval_pairs()`.",
@@ -45,8 +46,8 @@ _VIEWS = {
     "v_checkpoints": "One row a finished arm: where its final weights are. In Python: `db.checkpoints()`.",
     "v_provenance": "One row an arm that was tried: the code and the machine of its newest attempt, and what differs "
     "among the attempts that its numbers come from. In Python: `db.provenance()`.",
-    "v_mixed": "One row a pair whose numbers come from more than one code, environment, number of threads or "
-    "micro-batch. In Python: `db.mixed()`.",
+    "v_mixed": "One row a pair whose numbers come from more than one code, environment, number of threads, "
+    "micro-batch or execution. In Python: `db.mixed()`.",
     "v_bench": "One row a block, shape and machine, as `xsa bench` last measured it. In Python: `db.bench()`.",
     "v_artifacts": "One row a file that was made of a sweep's results. In Python: `db.artifacts()`.",
     "v_sweep_arms": "The arms of each sweep, each once.",
@@ -83,7 +84,7 @@ def describe() -> str:
 
 
 def _recipes() -> Iterator[str]:
-    yield "## Twelve questions"
+    yield "## Thirteen questions"
     yield ""
     for i, (question, code) in enumerate(RECIPES, start=1):
         yield from [f"**{i}. {question}**", "", "```python", code.strip(), "```", ""]

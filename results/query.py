@@ -83,7 +83,11 @@ class Database:
     def attempts(
         self, sweep: str | None = None, *, columns: Columns = None, to: To = "pandas", **filters: Any
     ) -> Rows:
-        """One row an attempt at an arm: where it ran, with what, how it ended and in how many seconds."""
+        """One row an attempt at an arm: where it ran, with what, how it ended and in how many seconds.
+
+        `execution` is how its steps ran, `flops_per_s` how fast, and `mfu` the share of the device's peak
+        that this is; what an attempt of an earlier version did not tell is missing.
+        """
         order = ["arm_id", "attempt"]
         return self._view("v_attempts", sweep, filters, columns, to, order=order, also=_duration)
 

@@ -1,4 +1,4 @@
-"""Twelve questions to the store, with the code that answers them. A test runs every one."""
+"""Thirteen questions to the store, with the code that answers them. A test runs every one."""
 
 RECIPES: tuple[tuple[str, str], ...] = (
     (
@@ -49,6 +49,14 @@ speeds.merge(machines, on="arm").groupby(["hostname", "device"]).tok_per_s.media
 """,
     ),
     (
+        "What share of its device's peak does each arm use, by the size of the model?",
+        """
+speeds = db.attempts(columns=["arm", "model_size", "device", "execution", "mfu"]).dropna(subset="mfu")
+newest = speeds.drop_duplicates("arm", keep="last")
+newest.groupby(["model_size", "device", "execution"], observed=True).mfu.agg(["median", "count"])
+""",
+    ),
+    (
         "What failed, where and why?",
         """
 db.attempts(sweep="quickstart", status="failed", columns=["arm", "hostname", "cause", "error"])
@@ -93,10 +101,11 @@ db.evals(sweep="quickstart", columns=["arm", "task", "error"]).dropna(subset="er
 """,
     ),
     (
-        "Which pairs mix code, machines, threads or micro-batches?",
+        "Which pairs mix code, machines, threads, micro-batches or eager and compiled steps?",
         """
 db.mixed(sweep="quickstart", columns=["trial", "sa_arm", "xsa_arm", "mixed"])
-db.provenance(sweep="quickstart", columns=["arm", "git_sha", "dirty", "device", "threads", "micro_batch"])
+columns = ["arm", "git_sha", "dirty", "device", "threads", "micro_batch", "execution"]
+db.provenance(sweep="quickstart", columns=columns)
 """,
     ),
 )

@@ -15,7 +15,7 @@ from results import schema
 from results.record_evals import record_evals
 from results.rows import record_rows
 from results.schema import FINISHED
-from results.store import Store
+from results.store import Store, as_text
 from schemas.evals import read_results
 from schemas.report import (
     ArmRecord,
@@ -29,7 +29,12 @@ from schemas.report import (
 from schemas.sweep import Sweep
 from schemas.trial import AXES, Arm, Trial
 
-_OF_ONE_ATTEMPT = ("pid", "micro_batch", "peak_rss_bytes", "peak_gpu_bytes")
+_OF_ONE_ATTEMPT = (
+    *("micro_batch", "execution", "compile_error", "activation_checkpointing"),
+    *("flops_per_s", "peak_flops_per_s", "peak_source", "peak_rss_bytes", "peak_gpu_bytes"),
+)
+"""What a worker tells of its environment that is the attempt's own. Earlier versions do not tell all of it."""
+_OF_NO_ENVIRONMENT = ("pid", *_OF_ONE_ATTEMPT)
 """What a worker tells of its environment that does not describe the machine or the software."""
 
 
@@ -177,7 +182,7 @@ def _record_state(connection: sa.Connection, told: ArmRecord, arm_id: int, statu
 
 def environment_id(connection: sa.Connection, seen: Mapping[str, Any], packages: Mapping[str, str]) -> int:
     """Return the row in `environment` of what a worker tells of its machine and software, made if need be."""
-    fixed = {key: value for key, value in seen.items() if key not in _OF_ONE_ATTEMPT}
+    fixed = {key: value for key, value in seen.items() if key not in _OF_NO_ENVIRONMENT}
     document = json.dumps(fixed | {"packages": packages}, sort_keys=True)
     fingerprint = hashlib.sha256(document.encode()).hexdigest()
     found = _ids(connection, schema.environment, [fingerprint])
@@ -204,15 +209,10 @@ def _record_attempt(
 ) -> None:
     attempt, seen = schema.attempt, told.environment
     new = environment_id(connection, seen, packages or {})
-    values = {
-        "status": status,
-        "hostname": seen.get("hostname"),
-        "device": seen.get("device"),
-        "threads": seen.get("threads"),
-        "micro_batch": seen.get("micro_batch"),
-        "peak_rss_bytes": seen.get("peak_rss_bytes"),
-        "peak_gpu_bytes": seen.get("peak_gpu_bytes"),
-    }
+    names = ("hostname", "device", "threads", *_OF_ONE_ATTEMPT)
+    values = {"status": status} | {name: seen.get(name) for name in names}
+    if values["compile_error"] is not None:
+        values["compile_error"] = as_text(values["compile_error"])
     known = (
         attempt.c.environment_id if packages is None else None
     )  # a journal does not know the driver's packages

@@ -17,7 +17,7 @@ from results.schema_parts import NAME, id_column, one_of
 from results.schema_parts import metadata as metadata
 from schemas.trial import AXES
 
-REVISION = "0003"
+REVISION = "0004"
 """The newest of results/migrations, which ends in these tables; axis columns are not part of it."""
 ARM_STATUS = ("pending", "running", "done", "diverged", "failed", "interrupted")
 FINISHED = ("done", "diverged")
@@ -132,6 +132,14 @@ attempt = sa.Table(
     sa.Column("device", String),
     sa.Column("threads", Integer),
     sa.Column("micro_batch", Integer, comment="sequences in one forward pass"),
+    sa.Column("execution", String, comment="`eager` or `compiled`"),
+    sa.Column("compile_error", Text, comment="why it ran eagerly although it was to be compiled"),
+    sa.Column(
+        "activation_checkpointing", Boolean, comment="whether blocks were computed again going backward"
+    ),
+    sa.Column("flops_per_s", Double, comment="model FLOPs a second in training steps"),
+    sa.Column("peak_flops_per_s", Double, comment="the device's, in the arm's precision"),
+    sa.Column("peak_source", String, comment="`data sheet`, or `measured` by a matrix product"),
     sa.Column("environment_id", ForeignKey("environment.id")),
     sa.Column("git_sha", String(40)),
     sa.Column("dirty", Boolean, comment="whether the code had uncommitted changes"),

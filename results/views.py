@@ -62,6 +62,7 @@ _DIFFERS = {
     "environment": "min(t.environment_id) <> max(t.environment_id)",
     "threads": "min(t.threads) <> max(t.threads)",
     "micro_batch": "min(t.micro_batch) <> max(t.micro_batch)",
+    "execution": "min(t.execution) <> max(t.execution)",
 }
 _WORDS = " || ".join(f"CASE WHEN {differs} THEN ' {word}' ELSE '' END" for word, differs in _DIFFERS.items())
 _MIXED = f"nullif(trim({_WORDS}), '')"
@@ -111,7 +112,11 @@ WHERE l.arm_id = a.id""",
 SELECT a.id AS arm_id, substr(a.fingerprint, 1, 12) AS arm, a.name AS variant, {_axes("a")},
     t.no AS attempt, t.status AS status, t.cause AS cause, t.error AS error, t.traceback AS traceback,
     t.hostname AS hostname, t.device AS device, t.threads AS threads, t.git_sha AS git_sha, t.dirty AS dirty,
-    t.micro_batch AS micro_batch, t.peak_rss_bytes AS peak_rss_bytes, t.peak_gpu_bytes AS peak_gpu_bytes,
+    t.micro_batch AS micro_batch, t.execution AS execution, t.compile_error AS compile_error,
+    t.activation_checkpointing AS activation_checkpointing,
+    t.flops_per_s AS flops_per_s, t.peak_flops_per_s AS peak_flops_per_s, t.peak_source AS peak_source,
+    t.flops_per_s / nullif(t.peak_flops_per_s, 0) AS mfu,
+    t.peak_rss_bytes AS peak_rss_bytes, t.peak_gpu_bytes AS peak_gpu_bytes,
     t.started_at_us AS started_at_us, t.ended_at_us AS ended_at_us,
     e.document AS environment
 FROM attempt t JOIN arm a ON a.id = t.arm_id LEFT JOIN environment e ON e.id = t.environment_id""",
@@ -140,7 +145,7 @@ FROM checkpoint c JOIN arm a ON a.id = c.arm_id""",
     "v_provenance": f"""
 SELECT {_arm("a.step")}, count(*) AS attempts, n.git_sha AS git_sha, n.dirty AS dirty,
     n.hostname AS hostname, n.device AS device, n.threads AS threads, n.micro_batch AS micro_batch,
-    e.document AS environment, {_MIXED} AS mixed
+    n.execution AS execution, e.document AS environment, {_MIXED} AS mixed
 FROM arm a JOIN attempt n ON n.arm_id = a.id AND n.no = a.attempt
 LEFT JOIN environment e ON e.id = n.environment_id
 JOIN attempt t ON t.arm_id = a.id AND {_SOURCES}

@@ -2,21 +2,25 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.detail import pair_document
 from orchestrator.find import find
-from orchestrator.layout import sparkline
+from orchestrator.layout import sparkline, speed
 from results import schema
+from results.claims import claim
 from results.query import Database
-from results.record import save_sweep
+from results.record import record, save_sweep
 from results.store import Store
-from schemas.report import METRICS
-from schemas.trial import AXES
-from tests.conftest import ON_BOTH, make_sweep
+from schemas.report import METRICS, Report
+from schemas.trial import AXES, Arm
+from tests.conftest import ON_BOTH, PROVENANCE, formula_record, make_sweep
 from tests.orchestrator.conftest import Xsa
+from trainer.cost import flops_per_token
 
 TRIALS = {(trial.xsa_lambda, trial.seed): trial for trial in make_sweep().trials()}
 
@@ -163,6 +167,39 @@ def test_every_attempt_is_told(xsa: Xsa, store: Store, troubled: Database) -> No
     assert output.index("CUDA out of memory") < output.index("1  failed: user_error")
 
 
+def told_of(store: Store, arm: Arm, **seen: Any) -> None:
+    """Record one more attempt that has done one step, with what its worker tells of its environment."""
+    attempt = claim(store, arm.id, "one", PROVENANCE)
+    assert attempt
+    told = formula_record(arm, attempt, status="running", step=1)
+    assert record(store, Report(replace(told, environment=told.environment | seen), []))
+
+
+def test_how_an_arm_was_executed_and_how_fast(xsa: Xsa, wanted: Store) -> None:
+    arm = TRIALS[0.5, 1].xsa
+    assert json.loads(xsa("show", arm.id, "--json")[1])["speed"] is None
+    peak = {"peak_flops_per_s": 4e9, "peak_source": "measured"}
+    told_of(wanted, arm, micro_batch=4, execution="eager", flops_per_s=1e9, **peak)
+    told_of(wanted, arm, micro_batch=4, execution="compiled", flops_per_s=3e9, **peak)
+    why = {
+        "execution": "eager",
+        "compile_error": "InvalidCxxCompiler: none found\nSet CXX",
+        "flops_per_s": None,
+    }
+    told_of(wanted, arm, micro_batch=2, **why)
+    output = xsa("show", arm.id)[1]
+    rate = f"{3e9 / flops_per_token(arm):,.0f} tokens/s"
+    assert f"speed       {rate}, 75 % of the CPU's peak (measured)" in output
+    assert "laptop, cpu, 1 thread, micro-batch 4, eager, code" in output
+    assert "laptop, cpu, 1 thread, micro-batch 4, compiled, code" in output
+    assert "micro-batch 2, eager, not compiled: InvalidCxxCompiler: none found, code" in output
+    document = json.loads(xsa("show", arm.id, "--json")[1])
+    timed = {"attempt": 2, "device": "cpu", "mfu": 0.75, "peak_source": "measured"}
+    assert document["speed"] == timed | {"tok_per_s": 3e9 / flops_per_token(arm)}
+    assert [row["mfu"] for row in document["attempts"]] == [0.25, 0.75, None]
+    assert document["attempts"][2] == document["attempts"][2] | why | {"activation_checkpointing": None}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -179,6 +216,15 @@ def test_a_mistake_is_one_message(arguments: list[str], message: str, xsa: Xsa, 
     assert (code, output) == (2, "")
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_speed_in_a_line() -> None:
+    told = {"tok_per_s": 1893.4, "device": "cpu", "mfu": 0.749, "peak_source": "measured"}
+    assert speed(told) == "1,893 tokens/s, 75 % of the CPU's peak (measured)"
+    on_gpu = {"device": "NVIDIA H200", "mfu": 0.4, "peak_source": "data sheet"}
+    assert speed(told | on_gpu) == "1,893 tokens/s, 40 % of the GPU's peak (data sheet)"
+    assert speed(told | {"mfu": None, "peak_source": None}) == "1,893 tokens/s"
+    assert speed(None) == ""
 
 
 def test_a_curve_in_a_line() -> None:

@@ -115,7 +115,8 @@ def test_text_of_few_values_is_a_category(troubled: Database) -> None:
     assert {name for name in layers if layers[name].dtype == "category"} == {"variant", "status", "metric"}
     assert layers.groupby("metric").value.count().to_dict() == {"a_ii": 30, "cos_yv": 30}
     attempts = troubled.attempts()
-    assert {name for name in attempts if attempts[name].dtype == "category"} == {"variant", "status", "cause"}
+    few = {"variant", "status", "cause", "execution", "peak_source"}
+    assert {name for name in attempts if attempts[name].dtype == "category"} == few
     assert troubled.pairs(columns=["sa_status", "xsa_status", "status"]).dtypes.eq("category").all()
 
 

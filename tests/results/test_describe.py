@@ -12,7 +12,7 @@ from results.columns import COLUMNS, shown_name
 from results.query import Database
 from results.recipes import RECIPES
 from results.record_evals import record_evals
-from results.schema import metadata
+from results.schema import attempt, metadata
 from results.store import Store
 from results.views import VIEWS
 from schemas.trial import AXES
@@ -56,17 +56,21 @@ def test_every_recipe_runs(
 ) -> None:
     for arm in ARMS:
         record_evals(store, arm.id, [task_result(arm)])
+    with store.write() as connection:
+        timed = {"execution": "compiled", "flops_per_s": 3e9, "peak_flops_per_s": 4e9}
+        connection.execute(attempt.update().values(timed))
     monkeypatch.setenv("XSA_DB", address)
     monkeypatch.chdir(tmp_path)
     page = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert len(blocks) == len(RECIPES) == 12
+    assert len(blocks) == len(RECIPES) == 13
     scope: dict[str, Any] = {}
     for block in blocks:
         exec(block.replace("quickstart", "small"), scope)
     assert isinstance(scope["curve"], pd.DataFrame)
     assert (len(scope["curve"]), scope["table"].num_rows) == (41, 9 * 41)
     assert (tmp_path / "curves.parquet").exists()
+    assert scope["newest"].mfu.tolist() == [0.75] * 9
     assert len(scope["scores"]) == 9
     assert len(scope["items"]) == 9 * 20
     scope["db"].close()

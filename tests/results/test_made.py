@@ -1,6 +1,8 @@
-"""Benchmarks, final weights, written files and provenance in the store."""
+"""Benchmarks, final weights, written files, speed and provenance in the store."""
 
 import hashlib
+import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -126,6 +128,59 @@ def test_what_the_arms_of_a_pair_mixed_is_told(wanted: Store, db: Database) -> N
     assert pair["mixed"] == "code environment threads micro_batch"
     sources = db.provenance(columns=["variant", "git_sha", "dirty", "threads", "micro_batch", "attempts"])
     assert sources.set_index("variant").loc["xsa"].tolist() == ["1" * 40, True, 2, 2, 1]
+
+
+SPEED = {
+    "execution": "eager",
+    "compile_error": "no compiler\0\ud800\nis there",
+    "activation_checkpointing": True,
+    "flops_per_s": 3e13,
+    "peak_flops_per_s": 4e13,
+    "peak_source": "data sheet",
+}
+"""What a worker tells of how an attempt was executed and how fast."""
+
+
+def test_how_an_attempt_was_executed_and_how_fast_is_told(wanted: Store, db: Database) -> None:
+    told = formula_record(PAIR.xsa, status="running", step=1)
+    fixed = told.environment | {"matmul_precision": "highest"}
+    untimed = SPEED | {"compile_error": None, "flops_per_s": None}
+    claim(wanted, PAIR.xsa.id, "one", PROVENANCE)
+    for seen in (untimed, SPEED):  # an attempt that has been timed by now
+        record(wanted, Report(replace(told, environment=fixed | seen), []))
+    claim(wanted, PAIR.xsa.id, "one", PROVENANCE)
+    no_peak = {"peak_flops_per_s": None, "peak_source": None, "execution": "compiled"}
+    seen = fixed | untimed | {"flops_per_s": 1.0} | no_peak
+    record(wanted, Report(replace(told, attempt=2, environment=seen), []))
+    claim(wanted, PAIR.xsa.id, "one", PROVENANCE)
+    record(wanted, Report(replace(told, attempt=3, environment=fixed | untimed), []))
+
+    first, second, third = db.attempts().to_dict("records")
+    kept = {**SPEED, "compile_error": "no compiler\\x00\\ud800\nis there", "mfu": 0.75}
+    assert {name: first[name] for name in kept} == kept
+    assert (second["execution"], second["flops_per_s"]) == ("compiled", 1.0)
+    assert (third["execution"], third["peak_flops_per_s"]) == ("eager", 4e13)
+    assert math.isnan(second["mfu"]) and math.isnan(third["mfu"])
+    (document,) = db.attempts().environment.unique()
+    assert json.loads(document)["matmul_precision"] == "highest"
+    assert not json.loads(document).keys() & SPEED.keys()
+    assert db.attempts(mfu=(0.5, None), activation_checkpointing=True).attempt.tolist() == [1]
+
+
+def test_what_an_earlier_version_did_not_tell_is_missing(filled: Database, store: Store) -> None:
+    assert filled.attempts(columns=[*SPEED, "mfu"]).isna().all(axis=None)
+    with store.write() as connection:
+        connection.exec_driver_sql("UPDATE attempt SET flops_per_s = 1, peak_flops_per_s = 0")
+    assert filled.attempts().mfu.isna().all()  # PostgreSQL divides nothing by zero
+
+
+def test_a_pair_of_an_eager_and_a_compiled_arm_is_mixed(wanted: Store, db: Database) -> None:
+    trained(wanted, PAIR.sa, PROVENANCE, 0, 40, execution="eager", compile_error="no compiler")
+    trained(wanted, PAIR.xsa, PROVENANCE, 0, 40, execution="compiled", activation_checkpointing=True)
+    assert db.mixed("small").mixed.tolist() == ["execution"]
+    found = db.provenance(columns=["variant", "execution", "mixed"]).set_index("variant")
+    assert found.execution.to_dict() == {"sa": "eager", "xsa": "compiled"}
+    assert found.mixed.isna().all()
 
 
 def test_an_attempt_of_which_nothing_is_left_mixes_nothing(wanted: Store, db: Database) -> None:

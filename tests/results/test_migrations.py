@@ -73,6 +73,7 @@ def check_contents(address: str) -> None:
         assert db.curves().train_loss.tolist() == [float("inf")] * 2
         attempts = db.sql("SELECT * FROM v_attempts")
         assert attempts.attempt.tolist() == [1] and attempts.peak_gpu_bytes.isna().all()
+        assert attempts.execution.isna().all() and attempts.mfu.isna().all()
         assert db.sql("SELECT * FROM v_status").arms.tolist() == [2]
 
 
