@@ -87,6 +87,7 @@ class Session:
         """How many jobs can run at once."""
         self._judge = Judge(sweep.runtime)
         self._renewed = self._looked = self._counted = time.monotonic()
+        self._not_compiled: set[str] = set()
         self._unsettled: deque[tuple[Running, BaseException | None]] = deque()
         """Trials that ended while the store did not answer."""
 
@@ -169,6 +170,10 @@ class Session:
                 ingest(self.store, arm_folder(self.storage, arm_id))
             record(self.store, report, packages=self.provenance.packages)
             running.behind = set()
+        why = report.record.environment.get("compile_error")
+        if why and why not in self._not_compiled:
+            self._not_compiled.add(why)
+            self._say("not compiled", f"torch.compile failed, and trials run eagerly: {why}")
         if report.record.status in ("done", "diverged"):
             self._judge.on_success(running.node)
         self.progress.on_report(report)

@@ -7,6 +7,7 @@ settings have to choose the same one on every machine, and again when an arm is 
 import math
 from typing import NamedTuple
 
+from schemas.errors import UserError
 from schemas.sweep import Runtime
 from schemas.trial import Trial
 from trainer.cost import Device, fixed_bytes, memory_bytes, sequence_bytes
@@ -16,6 +17,10 @@ CPU_GIB = 4.0
 GPU_SHARE = 0.8
 """Part of a GPU's memory that the estimates may fill: the rest is CUDA's own, and fragmentation."""
 _GIB = 2**30
+
+
+class ShareTooSmall(UserError):
+    """A trial was given a part of a GPU that it is not expected to fit."""
 
 
 class Portions(NamedTuple):
@@ -62,3 +67,15 @@ def trial_bytes(trial: Trial, runtime: Runtime, gpu_bytes: int | None = None) ->
     micro_batch, again = choose_portions(trial, runtime, gpu_bytes)
     device: Device = "cpu" if gpu_bytes is None else "cuda"
     return memory_bytes(trial, micro_batch, device, activation_checkpointing=again)
+
+
+def check_share(trial: Trial, runtime: Runtime, gpu_bytes: int) -> None:
+    """Raise `ShareTooSmall` where a trial that shares a GPU needs more than its part of the memory."""
+    share = runtime.gpus_per_trial
+    needed = trial_bytes(trial, runtime, gpu_bytes)
+    if share < 1 and needed > share * gpu_bytes:
+        raise ShareTooSmall(
+            f"gpus_per_trial {share:g} of a GPU of {gpu_bytes / _GIB:.1f} GiB is {share * gpu_bytes / _GIB:.1f} GiB, "
+            f"and the trial needs about {needed / _GIB:.1f} GiB; give it at least {needed / gpu_bytes + 0.005:.2f}"
+            + (", or a smaller micro_batch." if runtime.micro_batch else ".")
+        )

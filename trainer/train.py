@@ -18,7 +18,7 @@ from trainer.cost import count_parameters, flops_per_token
 from trainer.data import Batches
 from trainer.execution import compile_layers
 from trainer.journal import Logbook, hold, journal_size
-from trainer.memory import choose_portions
+from trainer.memory import check_share, choose_portions
 from trainer.metrics import Losses, evaluate
 from trainer.model import build
 from trainer.optim import make_optimizers
@@ -59,6 +59,7 @@ def train(
     Raises:
         FolderBusy, StaleAttempt, ChangedArm: this worker may not write here, and has not.
         NotEnoughData, UserError: the data cannot serve this arm, or are not there.
+        ShareTooSmall: it is not expected to fit its part of a GPU.
         DamagedJournal: the folder is not as a worker leaves one.
     """
     with hold(folder):
@@ -77,7 +78,8 @@ def train(
         held_out, bias_windows = batches.evaluation(), batches.bias()
         cuda = device.type == "cuda"
         gpu_bytes = torch.cuda.get_device_properties(device).total_memory if cuda else None
-        if 0 < runtime.gpus_per_trial < 1:
+        if gpu_bytes is not None and runtime.gpus_per_trial < 1:
+            check_share(arm, runtime, gpu_bytes)
             torch.cuda.set_per_process_memory_fraction(
                 runtime.gpus_per_trial
             )  # a neighbour's stays a neighbour's

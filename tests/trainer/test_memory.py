@@ -13,7 +13,7 @@ from schemas.sweep import Runtime
 from schemas.trial import Arm, Trial
 from tests.trainer.test_resume import RUNTIME, assert_same
 from trainer.cost import fixed_bytes, memory_bytes, sequence_bytes
-from trainer.memory import choose_portions, trial_bytes
+from trainer.memory import ShareTooSmall, check_share, choose_portions, trial_bytes
 from trainer.model import build
 
 GIB = 2**30
@@ -91,6 +91,16 @@ def test_a_gpus_own_memory_is_what_a_gpu_trial_fits() -> None:
     kept = {"activation_checkpointing": False}
     assert choose_portions(trial, Runtime(gpus_per_trial=0.75, **kept), 80 * GIB).micro_batch < whole
     assert choose_portions(trial, Runtime(gpus_per_trial=8), 80 * GIB).micro_batch == whole  # one GPU an arm
+
+
+def test_a_part_of_a_gpu_that_is_too_small_is_refused_with_one_that_is_not() -> None:
+    trial = Trial(model_size="124M")
+    check_share(trial, Runtime(gpus_per_trial=0.25), 80 * GIB)
+    with pytest.raises(ShareTooSmall, match=r"0\.02 of a GPU of 80\.0 GiB is 1\.6 GiB") as refusal:
+        check_share(trial, Runtime(gpus_per_trial=0.02), 80 * GIB)
+    least = float(str(refusal.value).split("at least ")[1].rstrip("."))
+    check_share(trial, Runtime(gpus_per_trial=least), 80 * GIB)
+    check_share(trial, Runtime(gpus_per_trial=1, micro_batch=256), 2 * GIB)  # a whole one: an estimate is one
 
 
 def test_a_long_sequence_fits_where_blocks_are_computed_again() -> None:
