@@ -22,6 +22,7 @@ from schemas.sweep import Runtime
 from schemas.trial import Trial
 from trainer.bias import measure_rows
 from trainer.data import Batches
+from trainer.execution import compile_layers
 from trainer.model import GPT, build
 from trainer.optim import make_optimizers
 from trainer.process import prepare
@@ -73,8 +74,10 @@ def compare(seq_len: int, dtype: str, execution: str, rounds: int) -> str:
     models, batches = make_pair(seq_len, dtype)
     extra = float("nan")
     if execution == "compiled":
+        torch.compiler.reset()  # or the cases reach the limit of recompilations
         for model in models:
-            model.compile()
+            told = compile_layers(model, Runtime(compile="on"), batches.trial.batch_size)
+            assert told.execution == "compiled", told.compile_error
     else:
         windows = torch.from_numpy(batches.train(0) % VOCAB)
         sa, xsa = (saved_bytes(model, windows) for model in models)

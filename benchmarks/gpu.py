@@ -10,6 +10,7 @@ and Figure 2 at the paper's lengths. `--device cpu --sizes toy --turns 1` runs a
 """
 
 import argparse
+import gc
 import json
 import multiprocessing
 import platform
@@ -81,6 +82,14 @@ class Runner:
         return steps * self.arm.tokens_per_step / (time.perf_counter() - begin)
 
 
+def free() -> None:
+    """Release the models of before: compiled ones are in reference cycles."""
+    torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def wait(device: torch.device) -> None:
     """Wait until the device has done what it was given."""
     if device.type == "cuda":
@@ -104,6 +113,7 @@ def throughput(size: str, device: torch.device, runtime: Runtime, turns: int) ->
     """Yield a row for SA and for XSA, which take turns."""
     trial = pair(size)
     runners = []
+    free()
     for arm in trial.arms:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
@@ -155,11 +165,12 @@ def _beside(size: str, device: torch.device, runtime: Runtime, start: Barrier, r
 def side_by_side(size: str, device: torch.device, n: int) -> dict[str, Any]:
     """Return the tokens a second of `n` arms together, a process each, as fractional GPUs run them."""
     context = multiprocessing.get_context("spawn")
-    start, results = context.Barrier(n), context.Queue()
+    start, results = context.Barrier(n, timeout=300), context.Queue()
     share = 1 / n if device.type == "cuda" else 0.0
     runtime = Runtime(gpus_per_trial=share)
     processes = [
-        context.Process(target=_beside, args=(size, device, runtime, start, results)) for _ in range(n)
+        context.Process(target=_beside, args=(size, device, runtime, start, results), daemon=True)
+        for _ in range(n)
     ]
     for process in processes:
         process.start()
@@ -193,7 +204,7 @@ def figure_2(device: torch.device) -> Iterator[dict[str, Any]]:
 def show(title: str, rows: list[dict[str, Any]]) -> None:
     """Print rows as a table."""
     print(f"\n## {title}\n")
-    names = list(rows[0])
+    names = list(dict.fromkeys(name for row in rows for name in row))
     print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
     for row in rows:
         print(f"| {' | '.join('' if row.get(name) is None else str(row[name]) for name in names)} |")
@@ -223,8 +234,8 @@ def main() -> None:
         begin = time.perf_counter()
         found[title] = list(rows)
         show(f"{title} ({time.perf_counter() - begin:.0f} s)", found[title])
-        if cuda:
-            torch.cuda.empty_cache()
+        if asked.out is not None:
+            asked.out.write_text(json.dumps(found, indent=1))  # what comes next may not come to its end
 
     add("Throughput", (row for size in asked.sizes for row in throughput(size, device, on, asked.turns)))
     add("The same steps twice", (repeats(size, device, on) for size in asked.sizes[:2]))
@@ -240,8 +251,6 @@ def main() -> None:
     at_once = ARMS_AT_ONCE if cuda else ARMS_AT_ONCE[:2]
     add("Small arms on one device", (side_by_side(smallest, device, n) for n in at_once))
     add("Figure 2", figure_2(device))
-    if asked.out is not None:
-        asked.out.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

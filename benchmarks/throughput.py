@@ -8,7 +8,8 @@ of one thread. Without a checkout of nanoGPT the peer is `benchmarks.peer.PlainG
 
 `ours` is our trainer on nanoGPT's model and weights: its losses are compared with the peer's, step by step.
 `SA` and `XSA` are our own models (rotary positions, a LayerNorm more, λ = 1) on the same batches.
-`--sweep` measures wall time on all cores instead: an arm a core, against the peer with as many threads.
+`--sweep` measures wall time on all cores instead: an arm a core, ours and the peer's, against the peer with
+as many threads, as it runs by itself.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -33,15 +34,29 @@ LR, WEIGHT_DECAY, BETAS, GRAD_CLIP = 1e-3, 0.1, (0.9, 0.95), 1.0
 WARM_UP = 3
 """Steps that are not timed: compiling, and an allocator that settles late."""
 SHIPPED, BEST = "nanoGPT as shipped", "nanoGPT compiled, bfloat16"
+
+
+class Variant(NamedTuple):
+    """What one process does: `twin` is our trainer on nanoGPT's model, `sa` and `xsa` are our own."""
+
+    kind: Literal["peer", "twin", "sa", "xsa"]
+    dtype: Literal["float32", "bfloat16"]
+    compiled: bool = False
+    tuned: bool = True
+    """Whether the allocator keeps large blocks. Who runs nanoGPT can have that too, and seldom does."""
+
+
 VARIANTS = {
-    SHIPPED: ("peer", "float32"),
-    BEST: ("peer", "bfloat16"),
-    "ours, float32": ("twin", "float32"),
-    "ours, bfloat16": ("twin", "bfloat16"),
-    "SA, float32": ("sa", "float32"),
-    "XSA, float32": ("xsa", "float32"),
-    "SA, bfloat16": ("sa", "bfloat16"),
-    "XSA, bfloat16": ("xsa", "bfloat16"),
+    SHIPPED: Variant("peer", "float32", tuned=False),
+    "nanoGPT compiled, float32": Variant("peer", "float32", compiled=True, tuned=False),
+    BEST: Variant("peer", "bfloat16", compiled=True, tuned=False),
+    "nanoGPT compiled, bfloat16, our allocator": Variant("peer", "bfloat16", compiled=True),
+    "ours, float32": Variant("twin", "float32"),
+    "ours, bfloat16": Variant("twin", "bfloat16"),
+    "SA, float32": Variant("sa", "float32"),
+    "XSA, float32": Variant("xsa", "float32"),
+    "SA, bfloat16": Variant("sa", "bfloat16"),
+    "XSA, bfloat16": Variant("xsa", "bfloat16"),
 }
 
 
@@ -58,17 +73,16 @@ def windows_of(case: Case, step: int) -> Windows:
     return Batches.of(arm_of(case, "float32", 0.0)).train(step) % case.vocab
 
 
-def peer_step(case: Case, dtype: str, checkout: Path | None) -> Callable[[int], float]:
-    """Return nanoGPT's loop: with bfloat16 compiled and under autocast, as its fastest setting is."""
+def peer_step(case: Case, variant: Variant, checkout: Path | None) -> Callable[[int], float]:
+    """Return nanoGPT's loop, bfloat16 by autocast as on a GPU: on a CPU it trains in float32 as it ships."""
     model = make_peer(case, checkout)
     optimizer = model.configure_optimizers(WEIGHT_DECAY, LR, BETAS, "cpu")
-    fast = dtype == "bfloat16"
-    compiled = torch.compile(model) if fast else model
+    forward = torch.compile(model) if variant.compiled else model
 
     def step(number: int) -> float:
         windows = torch.from_numpy(windows_of(case, number))
-        with torch.autocast("cpu", torch.bfloat16, enabled=fast):
-            _, loss = compiled(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
+        with torch.autocast("cpu", torch.bfloat16, enabled=variant.dtype == "bfloat16"):
+            _, loss = forward(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), GRAD_CLIP)
         optimizer.step()
@@ -78,8 +92,9 @@ def peer_step(case: Case, dtype: str, checkout: Path | None) -> Callable[[int], 
     return step
 
 
-def our_step(case: Case, kind: str, dtype: str, checkout: Path | None) -> Callable[[int], float]:
-    """Return our step on nanoGPT's model (`twin`) or ours (`sa`, `xsa`)."""
+def our_step(case: Case, variant: Variant, checkout: Path | None) -> Callable[[int], float]:
+    """Return our step on nanoGPT's model or ours."""
+    kind, dtype = variant.kind, variant.dtype
     xsa_lambda = 1.0 if kind == "xsa" else 0.0
     model = make_twin(case, dtype, checkout) if kind == "twin" else make_ours(case, dtype, xsa_lambda)
     optimizers = make_optimizers(model, model.trial)
@@ -98,14 +113,12 @@ def our_step(case: Case, kind: str, dtype: str, checkout: Path | None) -> Callab
     return step
 
 
-def serve(pipe: Connection, case: Case, kind: str, dtype: str, checkout: Path | None, threads: int) -> None:
+def serve(pipe: Connection, case: Case, variant: Variant, checkout: Path | None, threads: int) -> None:
     """Take a step whenever asked, until told None."""
-    if kind == "peer":
-        torch.set_num_threads(threads)
-        step = peer_step(case, dtype, checkout)
-    else:
+    if variant.tuned:
         prepare(threads)
-        step = our_step(case, kind, dtype, checkout)
+    torch.set_num_threads(threads)
+    step = (peer_step if variant.kind == "peer" else our_step)(case, variant, checkout)
     while (number := pipe.recv()) is not None:
         cpu, wall = time.process_time(), time.perf_counter()
         loss = step(number)
@@ -119,7 +132,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=serve, args=(theirs, case, *VARIANTS[name], checkout, threads), daemon=True
+            target=serve, args=(theirs, case, VARIANTS[name], checkout, threads), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -161,11 +174,11 @@ def one_thread(case: Case, names: list[str], rounds: int, checkout: Path | None)
     for name in names:
         median = statistics.median(times[name])
         cells = [f"{1e3 * median:,.0f}", f"{case.tokens / median:,.0f}"]
-        cells.append(f"{case.flops / median / peaks[VARIANTS[name][1]]:.0%}")
+        cells.append(f"{case.flops / median / peaks[VARIANTS[name].dtype]:.0%}")
         for peer in (SHIPPED, BEST):
             ratios = [theirs / own for theirs, own in zip(times.get(peer, []), times[name], strict=False)]
             cells.append(f"{statistics.median(ratios):.2f}" if ratios else "")
-        same = VARIANTS[name][0] in ("peer", "twin") and SHIPPED in losses
+        same = VARIANTS[name].kind in ("peer", "twin") and SHIPPED in losses
         gap = max(
             (abs(a - b) for a, b in zip(losses[name], losses.get(SHIPPED, []), strict=False)), default=0
         )
@@ -181,11 +194,12 @@ def all_cores(case: Case, names: list[str], rounds: int, checkout: Path | None) 
     """Print wall time of an arm a core, against the peer with as many threads, in turns."""
     cores = len(os.sched_getaffinity(0))
     teams = {
-        name: [Worker(case, name, checkout, cores if VARIANTS[name][0] == "peer" else 1)]
-        + [Worker(case, name, checkout) for _ in range(0 if VARIANTS[name][0] == "peer" else cores - 1)]
+        f"{name}, {cores} arms at once": [Worker(case, name, checkout) for _ in range(cores)]
         for name in names
     }
-    times: dict[str, list[float]] = {name: [] for name in names}
+    first = f"{SHIPPED}, {cores} threads"
+    teams = {first: [Worker(case, SHIPPED, checkout, cores)]} | teams
+    times: dict[str, list[float]] = {name: [] for name in teams}
     for number in range(WARM_UP + rounds):
         for name, team in teams.items():
             for worker in team:
@@ -193,11 +207,10 @@ def all_cores(case: Case, names: list[str], rounds: int, checkout: Path | None) 
             wall = max(worker.answer().wall_s for worker in team)
             if number >= WARM_UP:
                 times[name].append(wall / len(team))
-    print(f"\n| {cores} cores, wall time | tokens/s of all arms | to shipped |\n|---|---|---|")
+    print(f"\n| {cores} cores, wall time | tokens/s of all arms | to the first line |\n|---|---|---|")
     for name, team in teams.items():
-        ratio = statistics.median(a / b for a, b in zip(times[SHIPPED], times[name], strict=True))
-        arms = f", {len(team)} arms at once" if len(team) > 1 else f", {cores} threads"
-        print(f"| {name}{arms} | {case.tokens / statistics.median(times[name]):,.0f} | {ratio:.2f} |")
+        ratio = statistics.median(a / b for a, b in zip(times[first], times[name], strict=True))
+        print(f"| {name} | {case.tokens / statistics.median(times[name]):,.0f} | {ratio:.2f} |")
         for worker in team:
             worker.close()
 
@@ -227,6 +240,8 @@ def main() -> None:
     if asked.nanogpt is not None and not (asked.nanogpt / "model.py").is_file():
         parser.error(f"{asked.nanogpt} is no checkout of nanoGPT: there is no model.py in it")
     print(f"{asked.case}: {CASES[asked.case]}; peer: {(asked.nanogpt and 'nanoGPT') or 'PlainGPT'}")
+    if asked.nanogpt is None:
+        print("(what the tables call nanoGPT is PlainGPT: no checkout was given)")
     measure = all_cores if asked.sweep else one_thread
     measure(CASES[asked.case], asked.only, asked.rounds, asked.nanogpt)
 

@@ -183,7 +183,11 @@ def follow(client: JobSubmissionClient, job_id: str, say: Callable[[str], None])
     async def listen() -> None:
         tailing = asyncio.create_task(tail())
         while not (await asyncio.wait([tailing], timeout=LOOK_S))[0]:
-            if await asyncio.to_thread(client.get_job_status, job_id) in _EXIT_CODES:
+            try:
+                status = await asyncio.to_thread(client.get_job_status, job_id)
+            except (RuntimeError, OSError):
+                continue  # whether the connection is lost is for its log to say
+            if status in _EXIT_CODES:
                 tailing.cancel()  # after the network was away, a connection may stay silent for good
                 say(client.get_job_logs(job_id)[said:])
                 return

@@ -173,7 +173,7 @@ class Session:
         why = report.record.environment.get("compile_error")
         if why and why not in self._not_compiled:
             self._not_compiled.add(why)
-            self._say("not compiled", f"torch.compile failed, and trials run eagerly: {why}")
+            self._say("not_compiled", f"torch.compile failed, and trials run eagerly: {why}")
         if report.record.status in ("done", "diverged"):
             self._judge.on_success(running.node)
         self.progress.on_report(report)
@@ -285,11 +285,11 @@ class Session:
 
     def _recount(self) -> None:
         """Use nodes that joined since the last look, and give those that left no more jobs."""
-        slots = max(1, self._slots_without(self.avoided))  # where there is none, one job waits for a node
+        room = self._slots_without(self.avoided)
+        slots = max(1, room)  # where there is none, one job waits for a node
         if slots != self.slots:
-            self.progress.say(
-                f"The cluster has room for {slots} trials at once now, before it was {self.slots}."
-            )
+            now = f"{room} at once" if room else "no trial: the next one waits for a node"
+            self.progress.say(f"The cluster has room for {now}, before it was {self.slots}.")
             self.slots = slots
 
     def abandon(self, error: BaseException | None) -> None:

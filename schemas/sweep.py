@@ -46,7 +46,7 @@ class Runtime(BaseModel):
     """Sequences in one forward pass; a step's others are accumulated. None: as many as fit the memory."""
     activation_checkpointing: bool | None = None
     """Whether blocks are computed again in the backward pass instead of kept: a third more work, far less memory.
-    None: where one sequence would not fit the memory otherwise. The numbers are the same."""
+    None: where one sequence would not fit the memory otherwise. The numbers change by rounding at most."""
     compile: Literal["auto", "off", "on", "graphs"] = "auto"
     """Whether torch.compile compiles the layers: `auto` does on a GPU. `graphs` replays them as CUDA graphs too,
     where a step is one micro-batch. Where compiling fails, a trial runs eagerly and says why."""

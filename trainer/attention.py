@@ -55,10 +55,7 @@ class _Exclusive(torch.autograd.Function):
         ctx.xsa_lambda = xsa_lambda
         z = y.new_empty(y.transpose(1, 2).shape).transpose(1, 2)
         (z_grouped,) = _grouped(v, z)
-        if y.dtype == wide:
-            torch.addcmul(y_wide, s, v_wide, value=-1, out=z_grouped)
-        else:
-            z_grouped.copy_(torch.addcmul(y_wide, s, v_wide, value=-1))
+        z_grouped.copy_(torch.addcmul(y_wide, s, v_wide, value=-1))  # not out=, which does not compile
         return z
 
     @staticmethod

@@ -3,6 +3,7 @@
 from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from schemas.sweep import Runtime
 from trainer.model import GPT
@@ -17,24 +18,39 @@ class Execution(NamedTuple):
 
 
 def compile_layers(model: GPT, runtime: Runtime, micro_batch: int) -> Execution:
-    """Compile the model's layers where `Runtime.compile` says so, and try it on `micro_batch` sequences.
+    """Compile the model's layers where `Runtime.compile` says so, and try each shape that the arm will have.
 
     What is left of a step, the head and the optimizer, are a few large operations and stay as they are.
     A compiler that fails (there is none, or it does not know an operation) leaves the model eager.
     """
+    trial = model.trial
     wanted = model.cos.is_cuda if runtime.compile == "auto" else runtime.compile != "off"
     if not wanted:
         return Execution("eager")
-    torch.compiler.reset()  # the arms that a process trained before count towards the limit of recompilations
-    whole = micro_batch == model.trial.batch_size  # CUDA graphs own the gradients, and cannot add to them
+    whole = micro_batch == trial.batch_size  # CUDA graphs own the gradients, and cannot add to them
     graphs = runtime.compile == "graphs" and whole
     model.compile(dynamic=False, mode="reduce-overhead" if graphs else None)
-    tokens = torch.zeros(micro_batch, model.trial.seq_len + 1, dtype=torch.int64, device=model.cos.device)
+    breaks = torch._dynamo.utils.counters["graph_break"]
+    before = sum(breaks.values())
     try:
-        model.loss(tokens).backward()  # type: ignore[no-untyped-call]
+        for size in _part_sizes(trial.batch_size, micro_batch):
+            _sample_loss(model, size).backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for size in _part_sizes(trial.eval_tokens // trial.seq_len, micro_batch):
+                _sample_loss(model, size)
+        assert sum(breaks.values()) == before, f"layers compile as one: {dict(breaks)}"
     except torch._dynamo.exc.TorchDynamoException as error:
         model._compiled_call_impl = None
         return Execution("eager", str(error).strip().partition("\n")[0])
     finally:
         model.zero_grad()
     return Execution("compiled")
+
+
+def _part_sizes(n: int, micro_batch: int) -> set[int]:
+    """Return the sizes of the parts that `n` sequences are cut into."""
+    return {min(n, micro_batch), n % micro_batch} - {0}
+
+
+def _sample_loss(model: GPT, size: int) -> Tensor:
+    return model.loss(torch.zeros(size, model.trial.seq_len + 1, dtype=torch.int64, device=model.cos.device))

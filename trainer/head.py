@@ -25,8 +25,8 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, *, dtype: t
         x: hidden states [N, C].
         weight: the embedding [V, C], rows beyond the vocabulary included.
         targets: token ids [N].
-        dtype: precision of the matrix products and of the weights exp(logit - shift); each token's own
-            logit and all sums are float32. With float32 the result is that of `F.cross_entropy` to rounding.
+        dtype: precision of the matrix products and of what they multiply; each token's own logit and all
+            sums are float32. With float32 the result is that of `F.cross_entropy` to rounding.
     """
     wanted = torch.is_grad_enabled()
     loss: Tensor = _LinearCrossEntropy.apply(x, weight, targets, dtype, wanted)  # type: ignore[no-untyped-call]
@@ -34,13 +34,16 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, *, dtype: t
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """With w = exp(l - s) for logits l [N, V] and any shift s [N], and m the sum of w over the words:
+    """With w = exp(l - s) for logits l [N, V] and any shift s [N], and of the target apart, in float32,
 
-    loss = mean(log m + s - l[target]),    N dl = w / m - 1 at the target.
+    o = exp(l[target] - s),    r = the sum of w over all other words,    m = r + o:
 
-    It is cheaper to divide rows of width C than of width V, so the two products of the gradient take w as
-    it is. The shift only has to keep exp within float32: the largest logit of the first tile and the
-    target's nearly always do, and where not, the rows are done again with the largest of all.
+    loss = mean(log m + s - l[target]),    N dl = w / m, but -r / m at the target.
+
+    (1 - o / m would cancel where the target is likely.) It is cheaper to divide rows of width C than of
+    width V, so the two products of the gradient take w as it is. The shift only has to keep exp within
+    float32: the largest logit of the first tile and the target's nearly always do, and where not, the rows
+    are done again with the largest of all.
     """
 
     @staticmethod
@@ -51,8 +54,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with torch.autocast(x.device.type, enabled=False):
             hidden, matrix = x.to(dtype), weight.to(dtype)
             n_rows = min(N, max(1, HEAD_BYTES["cuda" if x.is_cuda else "cpu"] // (V * dtype.itemsize)))
-            tile = TILE if x.device.type == "cpu" else V
-            buffer = hidden.new_empty(n_rows * (V if wanted else min(tile, V)))
+            width = TILE if x.device.type == "cpu" else V
+            buffer = hidden.new_empty(n_rows * (V if wanted else min(width, V)))
             dx = torch.empty(N, C, dtype=torch.float32, device=x.device) if wanted else None
             dweight = torch.zeros(V, C, dtype=torch.float32, device=x.device) if wanted else None
             total = torch.zeros((), dtype=torch.float32, device=x.device)
@@ -61,16 +64,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 target = targets[start : start + n_rows]
                 towards = matrix[target].float()
                 own = (rows.float() * towards).sum(1)
-                tiles = _Tiles(rows, matrix, buffer, tile, keep=wanted)
-                shift, mass, mean = tiles.weigh(at_least=own.to(dtype))
-                if tile < V and not bool((mass < _LARGEST).all()):
-                    shift, mass, mean = tiles.weigh(at_least=tiles.largest())
-                total += (mass.log() + shift.float() - own).sum()
+                tiles = _Tiles(rows, target, matrix, buffer, width, keep=wanted)
+                shift, others, mean = tiles.weigh(at_least=own.to(dtype))
+                if width < V and not bool((others < _LARGEST).all()):
+                    shift, others, mean = tiles.weigh(at_least=tiles.largest())
+                mass = others + (own - shift).exp()
+                total += (mass.log() + shift - own).sum()
                 if dx is not None and dweight is not None and mean is not None:
                     share = (mass * N).reciprocal_()[:, None]
-                    dx[start : start + n_rows] = mean.mul_(share).sub_(towards.div_(N))
+                    missing = others[:, None] * share
+                    dx[start : start + n_rows] = mean.mul_(share).sub_(towards.mul_(missing))
                     tiles.add_gradient(dweight, (rows.float() * share).to(dtype))
-                    dweight.index_add_(0, target, rows.float(), alpha=-1 / N)
+                    dweight.index_add_(0, target, rows.float() * missing, alpha=-1)
         ctx.save_for_backward(dx, dweight)
         ctx.dtypes = x.dtype, weight.dtype
         return total / N
@@ -85,8 +90,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
 class _Tiles:
     """Some rows' logits, a tile of words at a time, in one buffer that keeps all tiles or the last one."""
 
-    def __init__(self, rows: Tensor, matrix: Tensor, buffer: Tensor, width: int, *, keep: bool) -> None:
-        self._rows, self._matrix, self._buffer, self._width, self._keep = rows, matrix, buffer, width, keep
+    def __init__(
+        self, rows: Tensor, targets: Tensor, matrix: Tensor, buffer: Tensor, width: int, *, keep: bool
+    ) -> None:
+        self._rows, self._targets, self._matrix, self._buffer = rows, targets, matrix, buffer
+        self._width, self._keep = width, keep
         self._starts = range(0, len(matrix), width)
 
     def _words(self, start: int) -> Tensor:
@@ -108,21 +116,31 @@ class _Tiles:
     def weigh(self, at_least: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Turn the logits l into w = exp(l - shift), the shift being the first tile's largest logit or more.
 
-        Return the shift, each row's sum of w, and, where tiles are kept, its sum of w times the words.
+        The target's w becomes 0. Return the shift, each row's sum of w, and, where tiles are kept, its sum
+        of w times the words; all in float32.
         """
         shift: Tensor | None = None
-        mass = torch.zeros_like(at_least, dtype=torch.float32)
+        others = torch.zeros_like(at_least, dtype=torch.float32)
         mean = torch.zeros_like(self._rows, dtype=torch.float32) if self._keep else None
         for start in self._starts:
             tile = self.logits(start)
             if shift is None:
                 shift = torch.maximum(tile.amax(1), at_least)
             tile.sub_(shift[:, None]).exp_()
-            mass += tile.sum(1, dtype=torch.float32)
+            self._leave_out_target(tile, start)
+            others += tile.sum(1, dtype=torch.float32)
             if mean is not None:
                 _accumulate(mean, tile, self._words(start))
         assert shift is not None
-        return shift, mass, mean
+        return shift.float(), others, mean
+
+    def _leave_out_target(self, tile: Tensor, start: int) -> None:
+        place = self._targets - start
+        inside = place.clamp(
+            0, tile.shape[1] - 1
+        )  # of a row whose target is elsewhere any word, left as it is
+        weight = tile.gather(1, inside[:, None]).masked_fill_((place == inside)[:, None], 0)
+        tile.scatter_(1, inside[:, None], weight)
 
     def add_gradient(self, total: Tensor, scaled: Tensor) -> None:
         """Add w.T @ scaled to `total` [V, C]."""

@@ -73,9 +73,12 @@ def check_share(trial: Trial, runtime: Runtime, gpu_bytes: int) -> None:
     """Raise `ShareTooSmall` where a trial that shares a GPU needs more than its part of the memory."""
     share = runtime.gpus_per_trial
     needed = trial_bytes(trial, runtime, gpu_bytes)
-    if share < 1 and needed > share * gpu_bytes:
-        raise ShareTooSmall(
-            f"gpus_per_trial {share:g} of a GPU of {gpu_bytes / _GIB:.1f} GiB is {share * gpu_bytes / _GIB:.1f} GiB, "
-            f"and the trial needs about {needed / _GIB:.1f} GiB; give it at least {needed / gpu_bytes + 0.005:.2f}"
-            + (", or a smaller micro_batch." if runtime.micro_batch else ".")
-        )
+    if share >= 1 or needed <= share * gpu_bytes:
+        return
+    least = needed / gpu_bytes + 0.005
+    remedy = f"give it at least {least:.2f}" if least < 1 else "give it a GPU of its own, or a larger one"
+    raise ShareTooSmall(
+        f"gpus_per_trial {share:g} of a GPU of {gpu_bytes / _GIB:.1f} GiB is {share * gpu_bytes / _GIB:.1f} GiB, "
+        f"and the trial needs about {needed / _GIB:.1f} GiB; {remedy}"
+        + (", or a smaller micro_batch." if runtime.micro_batch else ".")
+    )

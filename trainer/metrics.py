@@ -32,7 +32,7 @@ class Losses:
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Begin the time that counts for tokens per second: evaluations are not training."""
+        """Begin the time that counts for tokens per second: looks, reports and checkpoints are not training."""
         self._begin = time.perf_counter()
 
     @property

@@ -70,6 +70,7 @@ def train_pair(
 def _free_memory() -> None:
     """Release one arm's tensors before the next arm makes its own."""
     gc.collect()
+    torch.compiler.reset()  # one arm's compiled layers count towards the next one's limit of recompilations
     gc.freeze()  # what is left stays for good: walking torch's own objects takes 0.4 s each time
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

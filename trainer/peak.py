@@ -9,6 +9,7 @@ import torch
 BFLOAT16_TFLOPS = {
     "B200": 2250,
     "H200": 989,
+    "NVL": 835,
     "H100 PCIe": 756,
     "H100": 989,
     "A100": 312,
@@ -17,7 +18,7 @@ BFLOAT16_TFLOPS = {
     "L4": 121,
 }
 """Dense bfloat16 TFLOP/s of NVIDIA's data sheets, by what a device's name holds; the first that it holds counts."""
-_WIDTH = {"cpu": 512, "cuda": 8192}
+_WIDTH = {"cpu": 512, "cuda": 4096}
 _TRIES = 5
 
 
@@ -53,6 +54,8 @@ def peak(device: torch.device, dtype: str) -> Peak:
 
 def data_sheet(name: str) -> float | None:
     """Return the dense bfloat16 TFLOP/s of a GPU by its name, or None where it is not known."""
+    if "MIG" in name:
+        return None  # a slice of what the data sheet is about
     return next((tflops for part, tflops in BFLOAT16_TFLOPS.items() if part in name), None)
 
 

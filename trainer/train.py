@@ -72,17 +72,16 @@ def train(
             return previous
 
         device = torch.device("cuda" if runtime.gpus_per_trial > 0 else "cpu")
+        gpu_bytes = None
+        if device.type == "cuda":
+            gpu_bytes = torch.cuda.get_device_properties(device).total_memory
+            if runtime.gpus_per_trial < 1:
+                check_share(arm, runtime, gpu_bytes)
+                torch.cuda.set_per_process_memory_fraction(runtime.gpus_per_trial)
         batches = Batches.of(arm, runtime.data)
         model, init_sha256 = build(arm, device)
         optimizers = make_optimizers(model, arm)
         held_out, bias_windows = batches.evaluation(), batches.bias()
-        cuda = device.type == "cuda"
-        gpu_bytes = torch.cuda.get_device_properties(device).total_memory if cuda else None
-        if gpu_bytes is not None and runtime.gpus_per_trial < 1:
-            check_share(arm, runtime, gpu_bytes)
-            torch.cuda.set_per_process_memory_fraction(
-                runtime.gpus_per_trial
-            )  # a neighbour's stays a neighbour's
         micro_batch, model.activation_checkpointing = choose_portions(arm, runtime, gpu_bytes)
         record = ArmRecord(
             arm=arm.model_dump(),
@@ -138,7 +137,6 @@ def train(
                     loss = row.loss
                 if _due(step, runtime.bias_every, arm.steps):
                     log.add(measure_rows(model, bias_windows, step=step))
-                losses.restart_clock()
                 return loss
 
             def finish(status: Status, step: int) -> ArmRecord:
@@ -155,6 +153,7 @@ def train(
             if begin.step == 0:
                 look(0)
                 log.report("running", 0)
+            losses.restart_clock()
             for step in range(begin.step + 1, arm.steps + 1):
                 lr = learning_rate(arm, step)
                 loss, grad_norm = take_step(
@@ -185,6 +184,7 @@ def train(
                     log.report("running", step)
                 if _due(step, runtime.checkpoint_every, arm.steps):
                     save(step)
+                losses.restart_clock()
     raise AssertionError("an arm has at least one step")
 
 

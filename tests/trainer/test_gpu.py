@@ -35,11 +35,12 @@ def test_layers_are_compiled_and_follow_the_eager_ones(tiny: Callable[..., Arm],
     assert losses(run, arm, how) == pytest.approx(losses(run, arm, "eager"), abs=1e-4)
 
 
-def test_the_same_arm_twice_has_the_same_bits(tiny: Callable[..., Arm], run: Any) -> None:
+def test_the_same_arm_twice_differs_by_rounding_at_most(tiny: Callable[..., Arm], run: Any) -> None:
+    """Not bit for bit: sums over equal tokens are atomic additions, in no fixed order."""
     arm = tiny(dtype="bfloat16")
     for name in ("first", "second"):
         run(arm, name, gpus_per_trial=1)
-    assert losses(run, arm, "first") == losses(run, arm, "second")
+    assert losses(run, arm, "first") == pytest.approx(losses(run, arm, "second"), abs=1e-3)
 
 
 def test_blocks_computed_again_give_the_same_losses(tiny: Callable[..., Arm], run: Any) -> None:

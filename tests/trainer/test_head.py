@@ -87,6 +87,46 @@ def test_bfloat16_products_stay_near() -> None:
         assert not torch.equal(ours, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_likely_target_s_gradient_does_not_cancel(dtype: torch.dtype) -> None:
+    """p - 1 of a target with p near 1 is what the other words have, not a difference of roundings."""
+    vocab, width = VOCAB, 64
+    generator = torch.Generator().manual_seed(0)
+    weight = (
+        torch.nn.functional.normalize(torch.randn(vocab, width, generator=generator), dim=1)
+        .bfloat16()
+        .double()
+    )
+    targets = torch.arange(0, vocab, 5)
+    x = (
+        (16 * weight[targets] + 0.1 * torch.randn(len(targets), width, generator=generator))
+        .bfloat16()
+        .double()
+    )
+    results = []
+    for exact in (True, False):
+        kind = torch.float64 if exact else torch.float32
+        parts = [part.to(kind, copy=True).requires_grad_() for part in (x, weight)]
+        if exact:
+            loss = F.cross_entropy(parts[0] @ parts[1].T, targets)
+        else:
+            loss = linear_cross_entropy(*parts, targets, dtype=dtype)
+        loss.backward()
+        results.append([loss.detach(), *(part.grad for part in parts)])
+    tolerance = 1e-3 if dtype == torch.float32 else 2e-2
+    for expected, ours in zip(*results, strict=True):
+        assert (ours - expected).norm() < tolerance * expected.norm()
+    assert 0 < results[1][0] < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_it_is_given_is_left_alone(dtype: torch.dtype) -> None:
+    given = draw(2 * ROWS + 3)
+    before = [part.detach().clone() for part in given]
+    linear_cross_entropy(*given, dtype=dtype).backward()
+    assert all(torch.equal(part, copy) for part, copy in zip(given, before, strict=True))
+
+
 def test_a_loss_that_is_not_finite_is_told() -> None:
     x, weight, targets = draw(4)
     with torch.no_grad():

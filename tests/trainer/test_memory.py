@@ -100,6 +100,8 @@ def test_a_part_of_a_gpu_that_is_too_small_is_refused_with_one_that_is_not() -> 
         check_share(trial, Runtime(gpus_per_trial=0.02), 80 * GIB)
     least = float(str(refusal.value).split("at least ")[1].rstrip("."))
     check_share(trial, Runtime(gpus_per_trial=least), 80 * GIB)
+    with pytest.raises(ShareTooSmall, match="give it a GPU of its own, or a larger one"):
+        check_share(Trial(model_size="1.3B"), Runtime(gpus_per_trial=0.5), 16 * GIB)
     check_share(trial, Runtime(gpus_per_trial=1, micro_batch=256), 2 * GIB)  # a whole one: an estimate is one
 
 
