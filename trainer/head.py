@@ -12,8 +12,8 @@ from torch.autograd.function import once_differentiable
 
 from trainer.cost import HEAD_BYTES
 
-TILE = 1024
-"""Words of a tile on a CPU: with as many tokens 2 to 4 MB, about a core's cache. A GPU takes all at once."""
+TILE_BYTES = 2048
+"""A row of a tile on a CPU: 512 words in float32, 1,024 in bfloat16. A GPU takes all words at once."""
 _LARGEST = 1e30
 """Sums of exponentials beyond this may have overflowed in one of their products."""
 
@@ -54,7 +54,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with torch.autocast(x.device.type, enabled=False):
             hidden, matrix = x.to(dtype), weight.to(dtype)
             n_rows = min(N, max(1, HEAD_BYTES["cuda" if x.is_cuda else "cpu"] // (V * dtype.itemsize)))
-            width = TILE if x.device.type == "cpu" else V
+            width = TILE_BYTES // dtype.itemsize if x.device.type == "cpu" else V
             buffer = hidden.new_empty(n_rows * (V if wanted else min(width, V)))
             dx = torch.empty(N, C, dtype=torch.float32, device=x.device) if wanted else None
             dweight = torch.zeros(V, C, dtype=torch.float32, device=x.device) if wanted else None
@@ -96,6 +96,13 @@ class _Tiles:
         self._rows, self._targets, self._matrix, self._buffer = rows, targets, matrix, buffer
         self._width, self._keep = width, keep
         self._starts = range(0, len(matrix), width)
+        self._order: Tensor | None = None
+        """The rows in the order of their targets, where there are several tiles, and where each tile's begin."""
+        self._bounds: list[int] = []
+        if len(self._starts) > 1:
+            ordered, self._order = targets.sort()
+            ends = torch.tensor([*self._starts, len(matrix)])
+            self._bounds = torch.searchsorted(ordered, ends).tolist()
 
     def _words(self, start: int) -> Tensor:
         return self._matrix[start : start + self._width]
@@ -105,9 +112,12 @@ class _Tiles:
         begin = start * n if self._keep else 0
         return self._buffer[begin : begin + n * width].view(n, width)
 
-    def logits(self, start: int) -> Tensor:
-        """Return the logits of the tile that starts at a word."""
-        return torch.mm(self._rows, self._words(start).T, out=self._tile(start))
+    def logits(self, start: int, less: Tensor | None = None) -> Tensor:
+        """Return the logits of the tile that starts at a word, and add `less` [N, 1] to them."""
+        words, tile = self._words(start).T, self._tile(start)
+        if less is None:
+            return torch.mm(self._rows, words, out=tile)
+        return torch.addmm(less, self._rows, words, out=tile)
 
     def largest(self) -> Tensor:
         """Return each row's largest logit."""
@@ -119,28 +129,31 @@ class _Tiles:
         The target's w becomes 0. Return the shift, each row's sum of w, and, where tiles are kept, its sum
         of w times the words; all in float32.
         """
-        shift: Tensor | None = None
+        shift, less = None, None
         others = torch.zeros_like(at_least, dtype=torch.float32)
         mean = torch.zeros_like(self._rows, dtype=torch.float32) if self._keep else None
-        for start in self._starts:
-            tile = self.logits(start)
-            if shift is None:
+        for number, start in enumerate(self._starts):
+            if shift is None or less is None:
+                tile = self.logits(start)
                 shift = torch.maximum(tile.amax(1), at_least)
-            tile.sub_(shift[:, None]).exp_()
-            self._leave_out_target(tile, start)
+                less = -shift[:, None]
+                tile.add_(less)
+            else:
+                tile = self.logits(start, less)
+            tile.exp_()
+            self._leave_out_target(tile, number)
             others += tile.sum(1, dtype=torch.float32)
             if mean is not None:
                 _accumulate(mean, tile, self._words(start))
         assert shift is not None
         return shift.float(), others, mean
 
-    def _leave_out_target(self, tile: Tensor, start: int) -> None:
-        place = self._targets - start
-        inside = place.clamp(
-            0, tile.shape[1] - 1
-        )  # of a row whose target is elsewhere any word, left as it is
-        weight = tile.gather(1, inside[:, None]).masked_fill_((place == inside)[:, None], 0)
-        tile.scatter_(1, inside[:, None], weight)
+    def _leave_out_target(self, tile: Tensor, number: int) -> None:
+        if self._order is None:
+            tile.scatter_(1, self._targets[:, None], 0)
+            return
+        rows = self._order[self._bounds[number] : self._bounds[number + 1]]
+        tile[rows, self._targets[rows] - self._starts[number]] = 0
 
     def add_gradient(self, total: Tensor, scaled: Tensor) -> None:
         """Add w.T @ scaled to `total` [V, C]."""

@@ -126,7 +126,7 @@ def test_nodes_that_join_or_leave_a_running_cluster_are_counted(
     bench.session.beat()
     bench.session.beat()
     assert bench.session.slots == 3
-    assert bench.text.count("room for 3 trials at once now, before it was 2") == 1
+    assert bench.text.count("room for 3 at once, before it was 2") == 1
     bench.nodes.clear()
     bench.session.beat()
     assert bench.session.slots == 1
