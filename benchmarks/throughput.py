@@ -179,14 +179,13 @@ def one_thread(case: Case, names: list[str], rounds: int, checkout: Path | None)
             ratios = [theirs / own for theirs, own in zip(times.get(peer, []), times[name], strict=False)]
             cells.append(f"{statistics.median(ratios):.2f}" if ratios else "")
         same = VARIANTS[name].kind in ("peer", "twin") and SHIPPED in losses
-        gap = max(
-            (abs(a - b) for a, b in zip(losses[name], losses.get(SHIPPED, []), strict=False)), default=0
-        )
-        print(f"| {name} | {' | '.join(cells)} | {f'{gap:.1e}' if same else ''} |", flush=True)
+        gaps = [abs(a - b) for a, b in zip(losses[name], losses.get(SHIPPED, []), strict=False)]
+        told = f"{max(gaps):.1e}, {statistics.mean(gaps):.1e}" if same else ""
+        print(f"| {name} | {' | '.join(cells)} | {told} |", flush=True)
     print(
         f"\n{case.tokens:,} tokens a step, {rounds} rounds; peaks "
         + ", ".join(f"{dtype} {peak / 1e9:.0f} GFLOP/s" for dtype, peak in peaks.items())
-        + f"; losses: largest difference to the first line's in {WARM_UP + rounds} steps"
+        + f"; losses: largest and mean difference to the first line's in {WARM_UP + rounds} steps"
     )
 
 
