@@ -18,6 +18,7 @@ def losses(run: Any, arm: Arm, name: str) -> list[float]:
     return [row.loss for row in run.rows(arm, name) if isinstance(row, EvalRow)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("again", [False, True])
 def test_compiled_layers_give_the_same_losses_to_rounding(
