@@ -1,6 +1,7 @@
 # The two commands of the README are `make run` and `make test`; both set up what they need.
 PYTHON ?= python3
 BIN := .venv/bin
+comma := ,
 # Two at once, a file each: what a file sets up is set up once. Not three: the host-memory test needs the room.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope
 
@@ -40,33 +41,26 @@ format: .venv/installed-dev ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-.PHONY: browser
+# $(1): a test whether it is there; $(2): its Debian packages; $(3): what to say where this user may not install them.
+define have
+@$(1) || \
+if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(2) >/dev/null; \
+else echo "$(3) (or fail where CI is set)."; fi
+endef
+
+.PHONY: browser postgres latex namespaces
 browser: # Chromium for the browser tests, where this user may install it
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
-	else echo "Chromium is not installed; the browser tests will skip (or fail where CI is set)."; fi
+	$(call have,command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null,chromium fonts-dejavu-core,Chromium is not installed; the browser tests will skip)
 
-.PHONY: postgres
 postgres: # PostgreSQL for the store's tests, where this user may install it
-	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; \
-	else echo "PostgreSQL is not installed; its tests will skip (or fail where CI is set)."; fi
+	$(call have,command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1,postgresql,PostgreSQL is not installed; its tests will skip)
 
-.PHONY: latex
 latex: # LaTeX for the tables' test, where this user may install it (150 MB)
-	@command -v pdflatex >/dev/null || \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends texlive-latex-base texlive-latex-recommended >/dev/null; \
-	else echo "LaTeX is not installed; its test will skip (or fail where CI is set)."; fi
+	$(call have,command -v pdflatex >/dev/null,texlive-latex-base texlive-latex-recommended,LaTeX is not installed; its test will skip)
 
-.PHONY: namespaces
 namespaces: # the tools that make machines of network namespaces, where this user may install them
-	@command -v ip >/dev/null && command -v unshare >/dev/null && command -v nsenter >/dev/null || \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends iproute2 util-linux >/dev/null; \
-	else echo "ip, unshare or nsenter is not installed; the tests on several machines will skip (or fail where CI is set)."; fi
+	$(call have,command -v ip >/dev/null && command -v unshare >/dev/null && command -v nsenter >/dev/null,iproute2 util-linux,ip$(comma) unshare or nsenter is not installed; the tests on several machines will skip)
 
 clean: ## remove the environment and caches, never results
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,15 +15,16 @@ import time
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from benchmarks.peer import build_with
 from schemas.sweep import Runtime
 from schemas.trial import Trial
 from trainer.bias import measure_rows
 from trainer.data import Batches
 from trainer.execution import compile_layers
-from trainer.model import GPT, build
+from trainer.model import GPT
 from trainer.optim import make_optimizers
 from trainer.process import prepare
 from trainer.step import take_step
@@ -48,16 +49,13 @@ def make_pair(seq_len: int, dtype: str) -> tuple[list[GPT], Batches]:
             "dtype": dtype,
         }
     )
-    models = [build(arm, torch.device("cpu"))[0] for arm in trial.arms]
-    for model in models:
-        model.wte = nn.Embedding.from_pretrained(model.wte.weight[:VOCAB].detach(), freeze=False)
-    return models, Batches.of(trial)
+    return [build_with(arm, VOCAB) for arm in trial.arms], Batches.of(trial)
 
 
 def saved_bytes(model: GPT, windows: Tensor) -> int:
     """Return the bytes that autograd keeps of a forward pass, weights left out."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, Tensor] = {}
+    kept: dict[int, Tensor] = {}  # the tensors too, so that no address is used twice
 
     def keep(tensor: Tensor) -> Tensor:
         if (address := tensor.untyped_storage().data_ptr()) not in weights:

@@ -32,7 +32,7 @@ from trainer.execution import compile_layers
 from trainer.memory import choose_portions, trial_bytes
 from trainer.model import build
 from trainer.optim import make_optimizers
-from trainer.peak import peak
+from trainer.peak import peak, wait
 from trainer.process import prepare
 from trainer.step import take_step
 
@@ -90,12 +90,6 @@ def free() -> None:
         torch.cuda.empty_cache()
 
 
-def wait(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def pair(size: str) -> Trial:
     """Return the trial that a size is measured with."""
     seq_len = SEQ_LEN.get(size, 2048)
@@ -148,6 +142,7 @@ def repeats(size: str, device: torch.device, runtime: Runtime) -> dict[str, Any]
     """Return whether two runs of one arm give the same losses, bit for bit."""
     losses = []
     for _ in range(2):
+        free()
         runner = Runner(pair(size).xsa, device, runtime)
         losses.append(torch.stack([runner.step() for _ in range(10)]).cpu())
     largest = (losses[0] - losses[1]).abs().max().item()

@@ -171,11 +171,16 @@ class _LearnedPositions(nn.Module):
         return x + self.weight[: x.shape[1]]
 
 
+def build_with(arm: Arm, vocab: int) -> GPT:
+    """Return an arm's model with the first words of its vocabulary alone."""
+    model, _ = build(arm, torch.device("cpu"))
+    model.wte = nn.Embedding.from_pretrained(model.wte.weight[:vocab].detach(), freeze=False)
+    return model
+
+
 def make_ours(case: Case, dtype: str, xsa_lambda: float) -> GPT:
     """Return our own model, its vocabulary cut to the case's."""
-    model, _ = build(arm_of(case, dtype, xsa_lambda), torch.device("cpu"))
-    model.wte = nn.Embedding.from_pretrained(model.wte.weight[: case.vocab].detach(), freeze=False)
-    return model
+    return build_with(arm_of(case, dtype, xsa_lambda), case.vocab)
 
 
 def make_twin(case: Case, dtype: str, checkout: Path | None) -> GPT:

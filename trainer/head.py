@@ -129,24 +129,21 @@ class _Tiles:
         The target's w becomes 0. Return the shift, each row's sum of w, and, where tiles are kept, its sum
         of w times the words; all in float32.
         """
-        shift, less = None, None
+        less: Tensor | None = None
         others = torch.zeros_like(at_least, dtype=torch.float32)
         mean = torch.zeros_like(self._rows, dtype=torch.float32) if self._keep else None
         for number, start in enumerate(self._starts):
-            if shift is None or less is None:
-                tile = self.logits(start)
-                shift = torch.maximum(tile.amax(1), at_least)
-                less = -shift[:, None]
+            tile = self.logits(start, less)
+            if less is None:
+                less = -torch.maximum(tile.amax(1), at_least)[:, None]
                 tile.add_(less)
-            else:
-                tile = self.logits(start, less)
             tile.exp_()
             self._leave_out_target(tile, number)
             others += tile.sum(1, dtype=torch.float32)
             if mean is not None:
                 _accumulate(mean, tile, self._words(start))
-        assert shift is not None
-        return shift.float(), others, mean
+        assert less is not None
+        return -less.squeeze(1).float(), others, mean
 
     def _leave_out_target(self, tile: Tensor, number: int) -> None:
         if self._order is None:

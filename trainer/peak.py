@@ -44,10 +44,10 @@ def peak(device: torch.device, dtype: str) -> Peak:
     a, b = (torch.ones(width, width, dtype=getattr(torch, dtype), device=device) for _ in range(2))
     seconds = []
     for _ in range(_TRIES):
-        _wait(device)
+        wait(device)
         begin = time.perf_counter()
         torch.mm(a, b)
-        _wait(device)
+        wait(device)
         seconds.append(time.perf_counter() - begin)
     return Peak(2 * width**3 / min(seconds), "measured")
 
@@ -59,6 +59,7 @@ def data_sheet(name: str) -> float | None:
     return next((tflops for part, tflops in BFLOAT16_TFLOPS.items() if part in name), None)
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -82,10 +82,10 @@ class Desk:
             return dict(db.sql(query).itertuples(index=False, name=None))
 
 
-def end(process: "subprocess.Popen[str]", code: int) -> str:
+def end(process: "subprocess.Popen[str]", code: int, timeout: float = 300) -> str:
     """Wait for a command to end with this exit code, and return what it printed."""
     try:
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=timeout)
     finally:
         process.kill()
     assert process.returncode == code, output

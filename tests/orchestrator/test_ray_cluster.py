@@ -17,6 +17,7 @@ from results.store import Store
 from schemas.report import ArmRecord, Report, arm_folder, read_record, read_rows
 from schemas.sweep import Sweep
 from tests.conftest import PROVENANCE
+from tests.orchestrator.desk import end
 from tests.orchestrator.nodes import DATABASE, Cluster, Lan, LanServer, missing_tools, why_forbidden
 from tests.postgres import binaries
 from trainer.process import prepare
@@ -35,6 +36,8 @@ runtime: {eval_every: 50, bias_every: 200, checkpoint_every: 20, custom_resource
 LONG = SHORT.replace("list:", "list:\n  - {xsa_lambda: 0, seed: 2, steps: 1800}")
 """And before these a long one."""
 OUTAGE_S = 60
+WITHIN_S = 240
+"""Longest that a command may take to end."""
 XSA = (sys.executable, "-m", "orchestrator")
 
 
@@ -155,16 +158,6 @@ def until(condition: Callable[[], bool], process: "subprocess.Popen[str]", what:
         time.sleep(0.2)
 
 
-def end(process: "subprocess.Popen[str]", code: int) -> str:
-    """Wait for a command to end with this exit code, and return what it printed."""
-    try:
-        output, _ = process.communicate(timeout=240)
-    finally:
-        process.kill()
-    assert process.returncode == code, output
-    return output
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A head, one machine that trains, and a database server, all on a network with this process."""
@@ -196,7 +189,7 @@ def test_a_job_outlives_a_lost_node_uses_new_ones_and_a_database_that_is_away_fo
     until(lambda: pair in run.where(), job, "a node that joined late trains")
     kept, lost = (run.where()[arm_id] for arm_id in (long, pair))
     assert kept != lost
-    checked = end(check, 0)
+    checked = end(check, 0, WITHIN_S)
     assert [node.address in checked for node in cluster.nodes.values()] == [True] * 3
     assert "2 trials at once" in checked
 
@@ -211,7 +204,7 @@ def test_a_job_outlives_a_lost_node_uses_new_ones_and_a_database_that_is_away_fo
     assert run.told(long).step > step
     cluster.head.find(DATABASE)
 
-    output = end(job, 0)
+    output = end(job, 0, WITHIN_S)
     assert "Training goes on, and its journals are read later." in output
     assert "long: 4 arms done, 0 to do" in output
     assert list(run.attempts(pair).status) == ["interrupted", "done"]
@@ -246,7 +239,7 @@ def test_a_node_that_was_cut_off_writes_nothing_and_a_killed_driver_is_taken_ove
         cluster.head.kill(int(db.sql("SELECT pid FROM session WHERE ended_at_us IS NULL").pid[0]))
     driver.communicate(timeout=30)
     done = run.attempts()[lambda rows: rows.status == "done"]
-    assert "short: 3 arms done, 0 to do" in end(run.on_head("run"), 0)
+    assert "short: 3 arms done, 0 to do" in end(run.on_head("run"), 0, WITHIN_S)
     assert list(run.attempts(single).status) == ["interrupted", "interrupted", "done"]
     assert list(run.attempts(single).cause[:2]) == ["node_lost", "interrupted"]
     for arm, attempt in done[["arm", "attempt"]].itertuples(index=False):

@@ -24,7 +24,7 @@ def losses(run: Any, arm: Arm, name: str) -> list[float]:
 def test_compiled_layers_give_the_same_losses_to_rounding(
     tiny: Callable[..., Arm], run: Any, again: bool, dtype: str
 ) -> None:
-    """In each case as one graph, as is checked where they are compiled."""
+    """In each case as one graph: they are compiled so or not at all."""
     arm = tiny(dtype=dtype)
     assert run(arm, "eager").environment["execution"] == "eager"
     told = run(arm, "compiled", compile="on", activation_checkpointing=again).environment

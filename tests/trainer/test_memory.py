@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
+from benchmarks.exclusion import saved_bytes as kept_bytes
 from schemas.report import EvalRow, StepRow
 from schemas.sweep import Runtime
 from schemas.trial import Arm, Trial
@@ -20,22 +19,10 @@ GIB = 2**30
 
 
 def saved_bytes(trial: Trial, n_sequences: int, again: bool = False) -> int:
-    """Bytes that autograd keeps of a forward pass, weights left out."""
+    """Bytes that autograd keeps of a forward pass over so many sequences."""
     model, _ = build(trial, torch.device("cpu"))
     model.activation_checkpointing = again
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, Tensor] = {}  # the tensors too, so that no address is used twice
-
-    def keep(tensor: Tensor) -> Tensor:
-        address = tensor.untyped_storage().data_ptr()
-        if address not in weights:
-            kept[address] = tensor
-        return tensor
-
-    windows = torch.zeros(n_sequences, trial.seq_len + 1, dtype=torch.int64)
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
-        model.loss(windows)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    return kept_bytes(model, torch.zeros(n_sequences, trial.seq_len + 1, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(
