@@ -24,8 +24,7 @@ def faults():
 
 plain = faults()
 prepare(1)
-faults()
-print(plain, faults())
+print(plain, min(faults() for _ in range(6)))
 """
 
 
@@ -37,7 +36,11 @@ def test_threads_are_set_and_told() -> None:
 
 
 def test_large_tensors_do_not_fault_in_every_step() -> None:
-    """Ten tensors of 36 MB are 88,000 pages of 4 KiB, if each is mapped anew."""
+    """Ten tensors of 36 MB are 88,000 pages of 4 KiB, if each is mapped anew.
+
+    The heap may grow in a round, where a small block has come to lie in a tensor's old place; in
+    every round it grows only if blocks are handed back.
+    """
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, check=True)
     plain, prepared = map(int, done.stdout.split())
     if plain < 80_000:
