@@ -15,7 +15,8 @@ from results.claims import claim
 from results.record import record, save_sweep
 from results.store import Store
 from schemas.report import ArmRecord, Report, arm_folder, read_record, read_rows
-from schemas.sweep import Sweep
+from schemas.sweep import Runtime, Sweep
+from schemas.trial import Arm
 from tests.conftest import PROVENANCE
 from tests.orchestrator.desk import end
 from tests.orchestrator.nodes import DATABASE, Cluster, Lan, LanServer, missing_tools, why_forbidden
@@ -33,8 +34,9 @@ list:
 runtime: {eval_every: 50, bias_every: 200, checkpoint_every: 20, custom_resources: {trainer: 1}}
 """
 """Two jobs: a pair, and a single arm."""
-LONG = SHORT.replace("list:", "list:\n  - {xsa_lambda: 0, seed: 2, steps: 1800}")
-"""And before these a long one."""
+LONG = SHORT.replace("list:", "list:\n  - {xsa_lambda: 0, seed: 2, steps: STEPS}")
+"""And before these one of so many steps that it takes LONG_S to train, in which a machine can join."""
+LONG_S = 22
 OUTAGE_S = 60
 WITHIN_S = 240
 """Longest that a command may take to end."""
@@ -46,36 +48,39 @@ class Site:
 
     def __init__(self, folder: Path, programs: Path) -> None:
         self.folder = folder
-        self.sweeps = {}
-        for name, text in {"long": LONG, "short": SHORT}.items():
-            (folder / f"{name}.yaml").write_text(text)
-            self.sweeps[name] = Sweep.load(folder / f"{name}.yaml")
+        self.alone = str(folder / "alone.db")
+        """A store in which one process trains all arms, one after the other."""
+        began = time.monotonic()
+        self.sweeps = {"short": self._write("short", SHORT)}
+        arms = self.train_alone("short")
+        pace = sum(arm.steps for arm in arms) / (time.monotonic() - began)
+        self.sweeps["long"] = self._write("long", LONG.replace("STEPS", f"{LONG_S * pace:.0f}"))
         self.server = LanServer(programs)
         self.cluster = Cluster(folder)
-        self._alone: str | None = None
 
-    @property
-    def alone(self) -> str:
-        """A store in which one process has trained all arms, one after the other."""
-        if self._alone is None:
-            self._alone = str(self.folder / "alone.db")
-            with Store.open(self._alone, mode="write") as store:
-                for sweep in self.sweeps.values():
-                    save_sweep(store, sweep, sweep.trials(), self.folder / "alone")
-                self._train(store, self.sweeps["long"])
-        return self._alone
+    def _write(self, name: str, text: str) -> Sweep:
+        (self.folder / f"{name}.yaml").write_text(text)
+        return Sweep.load(self.folder / f"{name}.yaml")
 
-    def _train(self, store: Store, sweep: Sweep) -> None:
+    def train_alone(self, name: str) -> list[Arm]:
+        """Train a sweep's arms that are not yet in the store `alone`, and return them."""
+        sweep = self.sweeps[name]
         prepare(sweep.runtime.threads)
+        trained = []
+        with Store.open(self.alone, mode="write") as store:
+            save_sweep(store, sweep, sweep.trials(), self.folder / "alone")
+            for arm in {arm.id: arm for trial in sweep.trials() for arm in trial.arms}.values():
+                if attempt := claim(store, arm.id, "alone", PROVENANCE):
+                    self._train(store, arm, sweep.runtime, attempt)
+                    trained.append(arm)
+        return trained
 
+    def _train(self, store: Store, arm: Arm, runtime: Runtime, attempt: int) -> None:
         def report(told: Report) -> None:
             assert record(store, told)
 
-        for arm in {arm.id: arm for trial in sweep.trials() for arm in trial.arms}.values():
-            attempt = claim(store, arm.id, "alone", PROVENANCE)
-            assert attempt
-            folder = arm_folder(self.folder / "alone", arm.id)
-            train(arm, folder, sweep.runtime, attempt=attempt, report=report, should_stop=lambda: False)
+        folder = arm_folder(self.folder / "alone", arm.id)
+        train(arm, folder, runtime, attempt=attempt, report=report, should_stop=lambda: False)
 
     def off(self) -> None:
         self.cluster.off()
@@ -199,7 +204,7 @@ def test_a_job_outlives_a_lost_node_uses_new_ones_and_a_database_that_is_away_fo
     cluster.grow(2)
     server.crash()
     server.start()
-    assert site.alone
+    site.train_alone(run.name)
     time.sleep(max(0.0, gone_at + OUTAGE_S - time.monotonic()))
     assert run.told(long).step > step
     cluster.head.find(DATABASE)
