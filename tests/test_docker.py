@@ -1,7 +1,10 @@
 """What ships in docker/: that its files agree with one another and with the program, as far as no engine is needed."""
 
+import copy
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +29,8 @@ DOCUMENTS = {path.name: list(yaml.safe_load_all(path.read_text())) for path in s
 COMPOSE = DOCUMENTS["compose.yaml"][0]["services"]
 CLUSTER, JOB = (DOCUMENTS[name][0]["spec"] for name in ("raycluster.yaml", "rayjob.yaml"))
 LAUNCHER = DOCUMENTS["ray-cluster.yaml"][0]
+SWEEPS = {"name": "sweeps", "configMap": {"name": "xsa-sweeps"}}
+"""The volume of a RayJob's head. Nothing in it is optional: a job without its sweep would only fail, once a try."""
 
 
 def pods() -> dict[str, Any]:
@@ -148,6 +153,60 @@ def test_no_password_or_token_is_written_anywhere() -> None:
             assert not re.search(r"(PASSWORD|TOKEN)$", key), key
 
 
+def volumes(service: str) -> dict[str, str]:
+    """Where a service of compose.yaml has which volume."""
+    mounts = (mount.split(":") for mount in COMPOSE[service].get("volumes", []))
+    return {name: place for name, place, *_ in mounts}
+
+
+def test_one_service_builds_the_image_and_none_asks_a_registry_for_it() -> None:
+    own = {name: service for name, service in COMPOSE.items() if service["image"].startswith("xsa-sweeps:")}
+    assert len({service["image"] for service in own.values()}) == 1
+    assert [name for name, service in COMPOSE.items() if "build" in service] == ["secrets"]
+    assert {service["pull_policy"] for service in own.values()} == {"never"}
+
+
+def test_the_database_s_password_is_the_head_s_and_the_database_s_alone() -> None:
+    assert [name for name in COMPOSE if "secrets" in volumes(name)] == ["secrets", "db", "head"]
+    for name, service in COMPOSE.items():
+        secret = [value for value in service.get("environment", {}).values() if value.startswith("/secrets/")]
+        assert bool(secret) == (name in ("db", "head")), name
+    for name in ("worker", "gpu-worker"):
+        assert COMPOSE[name]["environment"].keys() == {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}
+    assert "env" not in pods()["worker"]["containers"][0]
+    assert not any("DB" in line or "PG" in line for line in LAUNCHER["worker_start_ray_commands"])
+
+
+def test_services_find_the_secrets_where_they_are_drawn(tmp_path: Path) -> None:
+    program, *text = COMPOSE["secrets"]["command"]
+    assert program == "python"
+    places = volumes("secrets")
+    made = re.findall(r"install -d -o xsa -g xsa (.*)", TEXTS["docker/Dockerfile"])[0].split()
+    for place in places.values():
+        (tmp_path / place[1:]).mkdir()
+        assert place in made, "else the volume is root's"
+        text[1] = text[1].replace(f'"{place}', f'"{tmp_path}{place}')
+
+    def drawn() -> dict[str, str]:
+        subprocess.run([sys.executable, *text], check=True)
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        return {"/" + path.relative_to(tmp_path).as_posix(): path.read_text() for path in files}
+
+    first = drawn()
+    assert all((tmp_path / name[1:]).stat().st_mode & 0o077 == 0 for name in first)
+    for name in COMPOSE.keys() - {"secrets"}:
+        for value in COMPOSE[name].get("environment", {}).values():
+            if value.startswith(tuple(places.values())):
+                assert value in first, name
+                assert Path(value).parent.as_posix() in volumes(name).values(), name
+    host, port, database, user, password = first["/secrets/pgpass"].strip().split(":")
+    assert f"postgresql://{user}@{host}/{database}" == COMPOSE["head"]["environment"]["XSA_DB"]
+    assert port == "5432"
+    assert password == first["/secrets/db_password"]
+    assert len(password) == len(first["/token/ray_token"]) == 64
+    assert drawn() == first, "a second start keeps them: the database knows the first"
+
+
 def test_every_cluster_asks_for_a_token() -> None:
     assert all(
         COMPOSE[name]["environment"]["RAY_AUTH_MODE"] == "token" for name in ("head", "worker", "quickstart")
@@ -161,6 +220,15 @@ def test_ports_are_open_to_this_machine_alone() -> None:
     published = [port for service in COMPOSE.values() for port in service.get("ports", [])]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_a_job_server_listens_where_jobs_are_sent_to() -> None:
+    heads = [call for call in calls("ray") if call[:2] == ["start", "--head"]]
+    tunnelled = [call for call in heads if "--autoscaling-config=~/ray_bootstrap_config.yaml" in call]
+    assert len(tunnelled) == 1
+    assert ["dashboard", "docker/ray-cluster.yaml"] in calls("ray"), "its tunnel"
+    assert len(heads) >= 3
+    assert all("--dashboard-host=0.0.0.0" in call for call in heads if call not in tunnelled)
 
 
 def test_heads_train_nothing() -> None:
@@ -183,7 +251,24 @@ def test_a_rayjob_is_retried_on_the_same_cluster_as_raycluster() -> None:
     assert JOB["backoffLimit"] > 0
     assert JOB["shutdownAfterJobFinishes"]
     assert JOB["ttlSecondsAfterFinished"] > 0
-    assert JOB["rayClusterSpec"] == CLUSTER
+    spec = copy.deepcopy(JOB["rayClusterSpec"])
+    head = spec["headGroupSpec"]["template"]["spec"]
+    head["volumes"].remove(SWEEPS)
+    head["containers"][0]["volumeMounts"].remove({"name": "sweeps", "mountPath": "/sweeps"})
+    assert spec == CLUSTER
+
+
+def test_a_rayjob_waits_for_its_sweep_which_is_looked_at_before() -> None:
+    made = re.findall(r"create configmap (\S+) --from-file=(\S+)", "\n".join(TEXTS.values()))
+    assert set(made) == {(SWEEPS["configMap"]["name"], "sweeps/lr.yaml")}
+    assert JOB["entrypoint"] == "xsa run /sweeps/lr.yaml"
+    assert ["plan", "sweeps/lr.yaml"] in calls("xsa")
+
+
+def test_one_version_of_kuberay_is_asked_for() -> None:
+    versions = re.findall(r"(\d+\.\d[\d.]*) or newer", "\n".join(TEXTS.values()))
+    assert len(versions) == 3
+    assert set(versions) == {"1.6"}, "preRunningDeadlineSeconds came with it"
 
 
 def test_groups_have_a_fixed_size() -> None:
