@@ -31,6 +31,8 @@ from trainer.process import prepare
 from trainer.step import take_step
 
 LR, WEIGHT_DECAY, BETAS, GRAD_CLIP = 1e-3, 0.1, (0.9, 0.95), 1.0
+LR_STEPS = 100
+"""Steps over which the learning rate rises to LR, as in nanoGPT's configuration for small models."""
 WARM_UP = 3
 """Steps that are not timed: compiling, and an allocator that settles late."""
 SHIPPED, BEST = "nanoGPT as shipped", "nanoGPT compiled, bfloat16"
@@ -68,6 +70,11 @@ class Took(NamedTuple):
     loss: float
 
 
+def lr_of(step: int) -> float:
+    """Return nanoGPT's learning rate of a step."""
+    return LR * min(1.0, (step + 1) / (LR_STEPS + 1))
+
+
 def windows_of(case: Case, step: int) -> Windows:
     """Return a step's sequences of real text; of a small vocabulary, their ids by the remainder."""
     return Batches.of(arm_of(case, "float32", 0.0)).train(step) % case.vocab
@@ -83,6 +90,8 @@ def peer_step(case: Case, variant: Variant, checkout: Path | None) -> Callable[[
         windows = torch.from_numpy(windows_of(case, number))
         with torch.autocast("cpu", torch.bfloat16, enabled=variant.dtype == "bfloat16"):
             _, loss = forward(windows[:, :-1].contiguous(), windows[:, 1:].contiguous())
+        for group in optimizer.param_groups:
+            group["lr"] = lr_of(number)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), GRAD_CLIP)
         optimizer.step()
@@ -104,7 +113,7 @@ def our_step(case: Case, variant: Variant, checkout: Path | None) -> Callable[[i
             model,
             optimizers,
             windows_of(case, number),
-            lr=LR,
+            lr=lr_of(number),
             grad_clip=GRAD_CLIP,
             micro_batch=case.batch_size,
         )
