@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from schemas.errors import UserError
+from schemas.secret import refuse_secret
 
 Db = Annotated[
     str | None,
@@ -16,6 +17,7 @@ Db = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print rows as JSON.")]
+SweepFile = Annotated[Path, typer.Argument(help="The sweep's YAML file.", metavar="SWEEP.yaml")]
 SweepName = Annotated[str, typer.Argument(help="The sweep's name.", metavar="SWEEP")]
 Where = Annotated[
     list[str] | None,
@@ -28,11 +30,32 @@ Where = Annotated[
 Out = Annotated[
     Path | None, typer.Option("--out", help="The directory to write to.", show_default="reports/SWEEP")
 ]
+Storage = Annotated[
+    Path | None,
+    typer.Option(
+        "--storage",
+        envvar="XSA_STORAGE",
+        help="Where the arms' folders go.",
+        show_default="runs/ beside the store",
+    ),
+]
+
+
+def _without_secret(data: str | None) -> str | None:
+    if data:
+        try:
+            refuse_secret(data)
+        except ValueError as error:
+            raise UserError(f"--data {error}.") from None
+    return data
+
+
 Data = Annotated[
     str | None,
     typer.Option(
         "--data",
         envvar="XSA_DATA",
+        callback=_without_secret,
         help="The data folder: a path or an fsspec URL.",
         show_default="data/ beside the storage",
     ),
@@ -49,9 +72,15 @@ Address = Annotated[
 
 
 def use_cluster(address: str | None) -> None:
-    """Let this process, and what it starts, use the Ray cluster at an address, if one is given."""
+    """Let this process, and what it starts, use the Ray cluster at an address, if one is given.
+
+    Raises `UserError` where there is none: better before a store is made than after.
+    """
     if address:
+        from orchestrator.launch import check_address
+
         os.environ["RAY_ADDRESS"] = address
+        check_address()
 
 
 def parse_where(conditions: list[str] | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.arguments import Address, AsJson, Data, Db, use_cluster
+from orchestrator.arguments import Address, AsJson, Data, Db, SweepFile, use_cluster
 from orchestrator.cli_eval import TaskData
 from schemas.errors import UserError
 
@@ -26,7 +26,7 @@ SharedStorage = Annotated[
 
 @submit_app.command()
 def submit(
-    sweep_file: Annotated[Path, typer.Argument(help="The sweep's YAML file.", metavar="SWEEP.yaml")],
+    sweep_file: SweepFile,
     address: Annotated[
         str,
         typer.Option(
@@ -93,6 +93,8 @@ def check(
 
     Example: xsa cluster check sweeps/lr.yaml --storage /shared/runs
     """
+    if storage is None:
+        raise UserError("Name the folder that all nodes must share: --storage /shared/runs.")
     use_cluster(address or "auto")
     from orchestrator.cluster import check_nodes
     from orchestrator.cluster_view import print_reports, report_rows
@@ -102,8 +104,6 @@ def check(
     from results.store import Store
     from schemas.sweep import Sweep
 
-    if storage is None:
-        raise UserError("Name the folder that all nodes must share: --storage /shared/runs.")
     sweep, wrong = None, []
     if sweep_file:
         sweep = Sweep.load(sweep_file)

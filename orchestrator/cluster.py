@@ -5,7 +5,7 @@ import platform
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,9 @@ from schemas.errors import UserError
 from schemas.sweep import Sweep
 
 ANSWER_S = 120.0
-"""How long a node may take to answer: the first task on it starts a Python."""
+"""How long the nodes may take to answer: the first task on each starts a Python."""
+NEWCOMER_S = 20.0
+"""How long nodes that join a run may take, which waits for them."""
 CLOCK_S = 10.0
 """How far a node's clock may be from the driver's: leases are compared across machines."""
 
@@ -54,73 +56,128 @@ def check_nodes(storage: Path, sweep: Sweep | None = None) -> list[NodeReport]:
     """
     if reason := why_unwritable(storage):
         raise UserError(f"The storage {storage} cannot be written: {reason}. Choose another with --storage.")
-    nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    return _reports(living_nodes(), storage, sweep, ANSWER_S)
+
+
+def check_cluster(storage: Path, sweep: Sweep) -> set[str]:
+    """Return the ids of the nodes, which are all fit. A node alone shares all with itself.
+
+    The arguments are those of `check_nodes`. Raises `UserError` that names every problem of every node.
+    """
+    nodes = living_nodes()
+    if len(nodes) == 1:
+        return set(nodes)
+    reports = check_nodes(storage, sweep)
+    lines = [f"  {report.address}: {problem}" for report in reports for problem in report.problems]
+    if lines:
+        raise UserError("\n".join(["The cluster is not fit for this sweep (xsa cluster check):", *lines]))
+    return {report.node for report in reports}
+
+
+def unfit_nodes(
+    node_ids: Collection[str], storage: Path, sweep: Sweep, wait_s: float = NEWCOMER_S
+) -> dict[str, str]:
+    """Ask nodes that joined a run what `check_cluster` asked the first ones.
+
+    Args:
+        node_ids: Ray's ids of them.
+        storage: the folder that they and this driver must share.
+        sweep: whose prepared data each must be able to read.
+        wait_s: seconds to wait for them, all together.
+
+    Returns:
+        by id, why a node is unfit; the fit ones are not in it. One that is late or gone is unfit, and so
+        are all where the driver itself cannot write to the storage.
+    """
+    living = living_nodes()
+    asked = {node: living[node] for node in node_ids if node in living}
+    try:
+        reports = _reports(asked, storage, sweep, wait_s)
+    except OSError as error:
+        why = f"the driver itself cannot use the storage {storage} ({error.strerror})."
+        return dict.fromkeys(node_ids, why)
+    gone = dict.fromkeys(set(node_ids) - set(asked), "it is gone.")
+    return gone | {report.node: " ".join(report.problems) for report in reports if report.problems}
+
+
+def living_nodes() -> dict[str, dict[str, Any]]:
+    """Return what Ray knows of each node that is alive, by its id."""
+    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+
+
+def _reports(
+    nodes: Mapping[str, dict[str, Any]], storage: Path, sweep: Sweep | None, wait_s: float
+) -> list[NodeReport]:
+    """Ask these nodes, and return what they said within `wait_s`. Raises `OSError` for the driver's own storage."""
     token, own = uuid.uuid4().hex, versions()
-    with tempfile.TemporaryDirectory(prefix=".probe-", dir=storage) as marks:
+    data_ids = sorted({trial.data_id for trial in sweep.trials()} - {""}) if sweep else []
+    later: list[_Question] = [(_by_value(_now), ())]  # when a Python runs there
+    if sweep and data_ids:
+        later.append((_why_unreadable, (data_ids, sweep.runtime.data)))
+    # A node that is late may write its mark while the folder is being removed.
+    with tempfile.TemporaryDirectory(prefix=".probe-", dir=storage, ignore_cleanup_errors=True) as marks:
         Path(marks, "driver").write_text(token, encoding="utf-8")
         probe = _by_value(_probe)
-        answers = _ask({node: (probe, (marks, token, node)) for node in nodes})
+        answers = _ask({node: [(probe, (marks, token, node)), *later] for node in nodes}, wait_s)
         marked = {path.name for path in Path(marks).iterdir()}
-    heard = [node for node in nodes if isinstance(answers[node].value, dict)]
-    clocks = _ask(dict.fromkeys(heard, (_by_value(_now), ())))  # again, now that a Python runs there
     reports = []
     for node, told in nodes.items():
         report = NodeReport(node, told["NodeManagerAddress"], told["Resources"])
-        _judge(report, answers[node], own, storage, marked)
-        if node in clocks:
-            _judge_clock(report, clocks[node])
+        probed, *rest = answers[node]
+        _judge(report, probed, own, storage, marked)
+        if rest:
+            _judge_clock(report, rest[0])
+        # Where something else is wrong, the program may not be there to say anything of the data.
+        if rest[1:] and not report.problems and (problem := rest[1].value) is not None:
+            report.problems.append(str(problem))
         reports.append(report)
-    if sweep is not None and (ids := {trial.data_id for trial in sweep.trials()} - {""}):
-        sound = [report for report in reports if not report.problems]  # else the program may not be there
-        question = (_why_unreadable, (sorted(ids), sweep.runtime.data))
-        found = _ask({report.node: question for report in sound})
-        for report in sound:
-            if (problem := found[report.node].value) is not None:
-                report.problems.append(str(problem))
     return reports
+
+
+_Question = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function that a node is to run, and its arguments."""
 
 
 class _Answer(NamedTuple):
     """What a node said to a question, and between which times of the driver's clock."""
 
     value: Any
-    """The answer; the error where it failed to give one; None where there is none."""
+    """The answer, or the error where there is none."""
     began: float
     ended: float
 
 
-def _ask(questions: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]]) -> dict[str, _Answer]:
-    """Run a function on each of these nodes, and return what came back within `ANSWER_S`."""
-    began = time.time()
-    pending = {}
-    for node, (function, arguments) in questions.items():
+def _ask(questions: Mapping[str, Sequence[_Question]], wait_s: float) -> dict[str, list[_Answer]]:
+    """Put to each of these nodes its questions, one after the other, until it fails one or the time is over."""
+    pending: dict[Any, tuple[str, float]] = {}
+    answers: dict[str, list[_Answer]] = {node: [] for node in questions}
+
+    def ask_next(node: str) -> None:
+        function, arguments = questions[node][len(answers[node])]
         pinned = NodeAffinitySchedulingStrategy(node, soft=False)
         task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=pinned)(function)
-        pending[task.remote(*arguments)] = node
-    answers, deadline = {}, time.monotonic() + ANSWER_S
+        began = time.time()
+        pending[task.remote(*arguments)] = node, began
+
+    for node in questions:
+        ask_next(node)
+    deadline = time.monotonic() + wait_s
     while pending and (left := deadline - time.monotonic()) > 0:
         ready, _ = ray.wait(list(pending), timeout=left)
         for reference in ready:
+            node, began = pending.pop(reference)
             ended = time.time()
             try:
                 value = ray.get(reference)
             except ray.exceptions.RayError as error:
                 value = error
-            answers[pending.pop(reference)] = _Answer(value, began, ended)
-    return answers | {node: _Answer(TimeoutError(), began, time.time()) for node in pending.values()}
-
-
-def check_cluster(storage: Path, sweep: Sweep) -> None:
-    """Raise `UserError` that names every problem of every node. A node alone shares all with itself.
-
-    The arguments are those of `check_nodes`.
-    """
-    if sum(node["Alive"] for node in ray.nodes()) == 1:
-        return
-    reports = check_nodes(storage, sweep)
-    lines = [f"  {report.address}: {problem}" for report in reports for problem in report.problems]
-    if lines:
-        raise UserError("\n".join(["The cluster is not fit for this sweep (xsa cluster check):", *lines]))
+            answers[node].append(_Answer(value, began, ended))
+            if not isinstance(value, Exception) and len(answers[node]) < len(questions[node]):
+                ask_next(node)
+    late = TimeoutError(f"it did not answer within {wait_s:g} s; look at its Ray logs, or remove it.")
+    for node, began in pending.values():
+        answers[node].append(_Answer(late, began, time.time()))
+    return answers
 
 
 @cache
@@ -169,8 +226,7 @@ def _judge(
     """Add to a report what a node's probe said."""
     told = answer.value
     if isinstance(told, TimeoutError):
-        why = f"it did not answer within {ANSWER_S:g} s; look at its Ray logs, or remove it."
-        report.problems.append(why)
+        report.problems.append(str(told))
         return
     if isinstance(told, Exception):
         report.problems.append(f"it failed to answer: {str(told).strip().splitlines()[-1]}")

@@ -3,14 +3,16 @@
 import re
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from orchestrator.plan import Job
 from schemas.sweep import Runtime
 
-RETRIES = {"node_lost": 5, "preempted": 5, "host_oom": 1, "cuda_oom": 1}
-"""How often each cause is tried again within one run; a cause not named here is not."""
+RETRIES = {"node_lost": 5, "preempted": 5, "host_oom": 1, "cuda_oom": 20}
+"""How often each cause is tried again within one run; a cause not named here is not. Of a GPU's memory a trial
+takes less each time, until nothing about it can be made smaller."""
 _OUTSIDE = ("node_lost", "preempted")
 """Causes that say nothing about the sweep, however often they come."""
 _DEATHS = {"ActorDiedError", "ActorUnavailableError", "RayActorError", "NodeDiedError", "WorkerCrashedError"}
@@ -30,6 +32,8 @@ class Failure:
     traceback: str | None = None
     blameless: bool = False
     """Whether it ended for something that was not its own doing, and so is simply begun again."""
+    node_is_sound: bool = False
+    """Whether nothing speaks against the node on which it ended."""
 
     @property
     def is_fault(self) -> bool:
@@ -59,13 +63,14 @@ def explain(error: BaseException | None) -> Failure:
     if "StaleAttempt" in names:
         return Failure("interrupted", message, details)
     if "FolderBusy" in names:  # by a worker whose node is taken for dead, and which does not know it yet
+        return Failure("node_lost", message, details, node_is_sound=True)
+    if "StorageNotSeen" in names:
         return Failure("node_lost", message, details)
     if "TrialTimeout" in names:
         return Failure("timeout", message, details)
-    if "OutOfMemoryError" in names:
-        return Failure("host_oom", _memory_message(str(error)) or message, details)
-    if "MemoryError" in names:
-        return Failure("host_oom", message, details)
+    memory = _memory_message(details)  # Tune may keep no more of the error than its text
+    if memory or names & {"OutOfMemoryError", "MemoryError"}:
+        return Failure("host_oom", memory or message, details)
     if names & _DEATHS:
         preempted = any(getattr(link, "preempted", False) for link in _chain(error))
         message = "the process that trained it was killed or its node died"
@@ -96,6 +101,25 @@ def killed_for_memory(error: BaseException) -> set[int]:
     text = "\n".join(str(link) for link in _chain(error))
     selected = re.search(r"Selected to kill: (.*?)\n\]", text, re.DOTALL)
     return {int(pid) for pid in re.findall(r"pid=(\d+)", selected[1])} if selected else set()
+
+
+def lighter(job: Job, cause: str, told: Mapping[str, Any], runtime: Runtime) -> tuple[Job | None, str]:
+    """Return a job as it is to be tried again, taking less memory where it ran out of it, and what is new about it.
+
+    There is None where nothing about it can be made smaller. `told` is its worker's record of how it was trained.
+    """
+    if cause == "host_oom":
+        return replace(job, alone=True), ", alone on a node"
+    if cause != "cuda_oom":
+        return job, ""
+    micro_batch = told.get("micro_batch")
+    if micro_batch is None:  # the weights alone did not fit, for this is told before the first step
+        return None, ""
+    if micro_batch > 1:
+        return replace(job, micro_batch=micro_batch // 2), f", {micro_batch // 2} sequences at a time"
+    if told.get("activation_checkpointing") or runtime.activation_checkpointing is not None:
+        return None, ""
+    return replace(job, micro_batch=1, activation_checkpointing=True), ", with activation checkpointing"
 
 
 @dataclass(frozen=True)
@@ -136,6 +160,8 @@ class Judge:
         if failure.cause not in _OUTSIDE:
             self._in_a_row = self._in_a_row + 1 if failure.signature == self._signature else 1
             self._signature = failure.signature
+        if failure.node_is_sound:
+            node = None
         if node is not None:
             self._of_node[node].append(job)
         halt = None

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
@@ -61,17 +60,14 @@ def check_places(
         )
     if storage is None:
         raise UserError("A job needs --storage: a folder that all nodes share, such as /shared/runs.")
-    if data is not None and "@" in urlsplit(data).netloc:
-        raise UserError(
-            "The key in --data would be shown with the job by Ray's dashboard. Give it to the nodes as their "
-            "file system's own variables (AWS_ACCESS_KEY_ID ...)."
-        )
-    places = {"--db": db, "--storage": storage, "--data": data, "--task-data": task_data}
+    places = {"--db": db, "--storage": storage, "--task-data": task_data}
+    kept = "--data" if data else "runtime.data"
+    places[kept] = data or sweep.runtime.data
     for trial in sweep.trials():
         if (source := parse_source(trial.dataset)).is_local:
             places[f"dataset {trial.dataset}"] = source.where
     for name, place in places.items():
-        may_be_url = name in ("--db", "--data")
+        may_be_url = name in ("--db", kept)
         if place is None or (may_be_url and "://" in place) or Path(place).is_absolute():
             continue
         raise UserError(

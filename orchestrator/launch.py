@@ -16,12 +16,15 @@ from typing import Any, cast
 
 # Read by Ray and Tune when they are imported or started, so they are set before that.
 os.environ.update(
-    {
-        "RAY_CHDIR_TO_TRIAL_DIR": "0",  # else a relative path means another file in each trial
+    {  # unless the user has set another
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # Ray's own 15 starves trials on a busy machine
-        "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints its own banner at any verbosity
         "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # a failure is one line here, and its traceback is in the store
+    }
+    | dict(os.environ)
+    | {
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",  # else a relative path means another file in each trial
+        "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints its own banner at any verbosity
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # they cost more than the report itself
         "TUNE_DISABLE_SIGINT_HANDLER": "1",  # the session has its own, for SIGTERM too
     }
@@ -29,11 +32,12 @@ os.environ.update(
 
 import ray
 from ray import tune
+from ray._private import services
 from ray.tune.search import Searcher
 
 from orchestrator.eval_jobs import Job as EvalJob
 from orchestrator.owner import Place
-from orchestrator.resources import bundle_of, refuse, slots_on
+from orchestrator.resources import bundle_of, refuse, slots_on, whole_node_of
 from orchestrator.session import Session
 from orchestrator.worker import PLACE, REPORT, evaluate_arm, train_trial
 from schemas.errors import UserError
@@ -57,15 +61,9 @@ def connected_ray() -> Iterator[None]:
 
     Raises `UserError` where there is no such cluster.
     """
-    address = os.environ.get("RAY_ADDRESS", "local")
-    if address.startswith("ray://"):
-        raise UserError(
-            f"RAY_ADDRESS={address} is Ray Client, which loses a run with its connection. "
-            "Run on a node of the cluster, with RAY_ADDRESS=auto."
-        )
-    _check_reachable(address)
+    address = check_address()
     own = (
-        {} if address != "local" else {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES} if address == "local" else {}
     )
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **own)
@@ -89,17 +87,27 @@ def _why_unconnected(address: str, error: Exception) -> str:
     return f"There is no Ray cluster at RAY_ADDRESS={address}: {said}"
 
 
-def _check_reachable(address: str) -> None:
-    """Raise `UserError` where nobody listens at HOST:PORT: Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        return  # `local`, `auto`, or what Ray itself refuses
-    try:
-        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+def check_address() -> str:
+    """Return $RAY_ADDRESS, or `local` where it is not set.
+
+    Raises `UserError` where it is no address, or nobody listens there: Ray itself would try for minutes.
+    """
+    if (address := os.environ.get("RAY_ADDRESS") or "local") == "local":
+        return address
+    try:  # what runs here, or was the last to be started here
+        found = services.canonicalize_bootstrap_address(address) if address == "auto" else address
+        host, _, port = found.rpartition(":")
+        if not host or not port.isdigit() or "://" in host:
+            raise UserError(
+                f"RAY_ADDRESS={address}: write `auto` on a node of the cluster, or HOST:PORT. "
+                "Ray Client (ray://) would lose a run with its connection."
+            )
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
     except (OSError, OverflowError) as error:
         raise UserError(
             f"There is no Ray cluster at RAY_ADDRESS={address}: {error}. Start it, or unset RAY_ADDRESS."
         ) from None
+    return address
 
 
 def _nodes(avoided: Collection[str] = ()) -> list[dict[str, float]]:
@@ -109,8 +117,7 @@ def _nodes(avoided: Collection[str] = ()) -> list[dict[str, float]]:
 def count_slots(runtime: Runtime, avoided: Collection[str] = ()) -> int:
     """Return how many trials the nodes besides the avoided ones can run at once.
 
-    Raises:
-        UserError: no node can ever hold one trial, for which Tune would wait without an end.
+    Raises `UserError` where no node can ever hold one trial, for which Tune would wait without an end.
     """
     slots = slots_now(runtime, avoided)
     if not slots and not avoided:
@@ -127,19 +134,17 @@ def run_session(session: Session) -> None:
     """Give Tune the session's jobs, one for each slot, until none is left. Raises whatever ends Tune itself."""
     runtime = session.sweep.runtime
     # Tune asks for one trial at a time until it runs; workers should all start at once.
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(session.slots)
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(session.room.slots)
     trainable = tune.with_parameters(
         train_trial,
-        arms={arm.id: arm.model_dump() for job in session.queue for arm in job.arms},
+        arms={arm.id: arm.model_dump() for job in session.left for arm in job.arms},
         storage=str(session.storage),
         runtime=runtime.model_dump_json(),
         stop_file=str(session.stop_file),
     )
 
     def resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        bundle = bundle_of(runtime)
-        if config["alone"]:
-            bundle["CPU"] = max(node.get("CPU", 0.0) for node in _nodes(config["avoided"]))
+        bundle = whole_node_of(_nodes(config["avoided"]), runtime) if config["alone"] else bundle_of(runtime)
         if not config["avoided"]:
             return tune.PlacementGroupFactory([bundle])
         others = {"ray.io/node-id": f"!in({','.join(config['avoided'])})"}
@@ -228,7 +233,7 @@ class _Jobs(Searcher):  # type: ignore[misc] # Ray is not typed
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         self._session.beat()  # where nothing runs, Tune calls this and nothing else for up to ten minutes
-        if len(self._session.running) >= self._session.slots:
+        if len(self._session.running) >= self._session.room.slots:
             return None
         running = self._session.next_job(trial_id)
         if running is None:
@@ -239,8 +244,9 @@ class _Jobs(Searcher):  # type: ignore[misc] # Ray is not typed
             "trial_id": job.trial_id,
             "attempts": running.attempts,
             "micro_batch": job.micro_batch,
+            "activation_checkpointing": job.activation_checkpointing,
             "alone": job.alone,
-            "avoided": sorted(self._session.avoided),
+            "avoided": sorted(self._session.room.avoided),
         }
 
     def on_trial_complete(

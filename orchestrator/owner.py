@@ -26,8 +26,18 @@ def owner_name() -> str:
 
 def is_dead(owner: str) -> bool:
     """Whether an owner is known to have ended: it ran on this machine, and its process is gone."""
+    return _lives_here(owner) is False
+
+
+def is_alive(owner: str) -> bool:
+    """Whether an owner is known to be there: it is a process of this machine."""
+    return _lives_here(owner) is True
+
+
+def _lives_here(owner: str) -> bool | None:
+    """Whether its process is there; None where it is another machine's, of which nothing is known here."""
     machine, pid, began = [*owner.split(":"), "", ""][:3]
-    return machine == _machine() and _began(int(pid)) != began
+    return _began(int(pid)) == began if machine == _machine() else None
 
 
 @cache

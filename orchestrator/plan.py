@@ -13,6 +13,9 @@ from schemas.trial import AXES, Arm, Trial
 from trainer.cost import checkpoint_bytes, count_parameters, flops_per_token
 from trainer.memory import trial_bytes
 
+_ANY_GPU = 2**60
+"""Bytes of a GPU on which nothing has to be cut."""
+
 
 def is_held(state: ArmState) -> bool:
     """Whether a run that may be alive holds the arm."""
@@ -29,6 +32,8 @@ class Job:
     arms: tuple[Arm, ...]
     micro_batch: int | None = None
     """Sequences at a time, where a larger number has run out of memory."""
+    activation_checkpointing: bool | None = None
+    """True where even one sequence has run out of memory with its activations kept."""
     alone: bool = False
     """Whether it gets a node of its own, because beside others it ran out of memory."""
 
@@ -70,6 +75,15 @@ class Plan:
             arm for arm in self.arms.values() if not (arm.id in self.states and self.states[arm.id].finished)
         ]
 
+    def to_train(self) -> list[Arm]:
+        """Return the arms without a result that no other run holds."""
+        return [arm for arm in self.unfinished() if self.status(arm.id) != "running"]
+
+    def steps_left(self, arm: Arm) -> int:
+        """Return how many steps an arm still takes, if it goes on where it was last heard of."""
+        state = self.states.get(arm.id)
+        return arm.steps - (state.step if state else 0)
+
     def jobs(self, only: Collection[str] | None = None) -> list[Job]:
         """Return the work: each unfinished arm, or each of `only` these, goes to the first trial that needs it."""
         wanted = {arm.id for arm in self.unfinished() if only is None or arm.id in only}
@@ -83,30 +97,40 @@ class Plan:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the unfinished arms of a plan need. All of it is estimated from their numbers."""
+    """What is left of a plan needs. All of it is estimated from the arms' numbers."""
 
     tokens: int
     flops: float
     parameters: tuple[int, int]
     """Of the smallest and of the largest model."""
-    memory: int
-    """Bytes that the largest trial takes, on a CPU."""
-    disk: int
-    """Bytes that final weights take for good, and checkpoints of `workers` arms meanwhile."""
+    memory: tuple[int, int]
+    """Bytes that the largest trial takes of its device: of a GPU where a step is cut as far as it can be, and where
+    it is in one piece; of a CPU, where `runtime` decides how it is cut, twice the same."""
+    weights: int
+    """Bytes on the disk that final weights take for good."""
+    checkpoints: int
+    """Bytes on the disk that checkpoints take meanwhile, of the largest `workers` arms."""
 
 
 def cost(plan: Plan, workers: int = 1) -> Cost:
-    """Return what is left to spend, by the 6N + attention rule for training FLOPs."""
-    left = plan.unfinished()
+    """Return what is left to spend, by the 6N + attention rule for training FLOPs.
+
+    What another run is training counts for the disk alone, and what is partly trained from where it is.
+    """
+    left = plan.to_train()
     runtime = plan.sweep.runtime
     sizes = [count_parameters(arm) for arm in plan.arms.values()]
-    checkpoints = sorted(map(checkpoint_bytes, left), reverse=True)
+    tokens = [plan.steps_left(arm) * arm.tokens_per_step for arm in left]
+    checkpoints = sorted(map(checkpoint_bytes, plan.unfinished()), reverse=True)
+    rooms = (0, _ANY_GPU) if runtime.gpus_per_trial else (None,)
+    memory = [max((trial_bytes(arm, runtime, room) for arm in left), default=0) for room in rooms]
     return Cost(
-        tokens=sum(arm.tokens for arm in left),
-        flops=sum(flops_per_token(arm) * arm.tokens for arm in left),
+        tokens=sum(tokens),
+        flops=sum(flops_per_token(arm) * n for arm, n in zip(left, tokens, strict=True)),
         parameters=(min(sizes), max(sizes)),
-        memory=max((trial_bytes(arm, runtime) for arm in left), default=0),
-        disk=sum(checkpoints) // 3 + (runtime.keep_checkpoints + 1) * sum(checkpoints[:workers]),
+        memory=(memory[0], memory[-1]),
+        weights=sum(checkpoints) // 3,
+        checkpoints=(runtime.keep_checkpoints + 1) * sum(checkpoints[:workers]),
     )
 
 
@@ -128,13 +152,17 @@ def changes(plan: Plan, before: Sequence[Arm]) -> Changes:
     gone = [arm for arm_id, arm in old.items() if arm_id not in plan.arms]
     new = [arm for arm_id, arm in plan.arms.items() if arm_id not in old]
     edits: Counter[tuple[str, Any, Any]] = Counter()
-    for field in AXES:
-        rest = [name for name in AXES if name != field]
-        known = {tuple(getattr(arm, name) for name in rest): getattr(arm, field) for arm in gone}
-        for arm in new:
-            key = tuple(getattr(arm, name) for name in rest)
-            if key in known:
-                edits[field, known[key], getattr(arm, field)] += 1
+    # Fields in which none differ are left out first: tens of thousands of arms may be compared.
+    fields = [name for name in AXES if len({getattr(arm, name) for arm in (*gone, *new)}) > 1]
+    gone_rows, new_rows = (
+        [tuple(getattr(arm, name) for name in fields) for arm in arms] for arms in (gone, new)
+    )
+    for i, field in enumerate(fields):
+        known = {row[:i] + row[i + 1 :]: row[i] for row in gone_rows}
+        for row in new_rows:
+            rest = row[:i] + row[i + 1 :]
+            if rest in known:
+                edits[field, known[rest], row[i]] += 1
     return Changes(len(new), len(gone), dict(edits))
 
 

@@ -1,9 +1,8 @@
 """`xsa plan`: what a sweep would train and what that costs, before anything is spent."""
 
-import math
-import os
 import shutil
-from collections import Counter
+import socket
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -11,51 +10,37 @@ import psutil
 from rich.markup import escape
 from rich.table import Table
 
+from orchestrator.estimate import Estimate, estimate, speeds, unmeasured, workers_here
 from orchestrator.plan import Plan, changes, cost, label
 from orchestrator.progress import duration, quantity
 from orchestrator.show import console
 from results.eval_state import evaluated
-from results.state import trained, wanted_arms
+from results.state import wanted_arms
 from results.store import Store
 from schemas.sweep import Runtime
 from schemas.trial import AXES
-from trainer.cost import flops_per_token
 
 _ORDER = ("new", "pending", "interrupted", "running", "failed", "diverged", "done")
 _MOST = 10
 """Reasons that are listed one by one."""
+_TRAINED, _KILLED, _STOPPED = "in training", "its run ended without a word", "stopped"
+"""Why an arm is not done, where no error says it."""
+
+
+def _arms(n: int) -> str:
+    return f"{n:,} arm" + ("s" if n != 1 else "")
 
 
 def _gib(value: float) -> str:
     return f"{value / 2**30:,.2f} GiB"
 
 
-def workers_here(runtime: Runtime) -> int | None:
-    """Return how many trials this machine runs at once, at most; None where a cluster or a GPU decides."""
-    if (
-        "RAY_ADDRESS" in os.environ
-        or runtime.gpus_per_trial
-        or runtime.custom_resources
-        or runtime.accelerator_type
-    ):
-        return None
-    memory = psutil.virtual_memory().total / 2**30
-    by_memory = memory / runtime.memory_gib_per_trial if runtime.memory_gib_per_trial else math.inf
-    return int(min((os.cpu_count() or 1) / runtime.cpus_per_trial, by_memory))
-
-
-def measured_flops(store: Store) -> float | None:
-    """Return the FLOP/s of one worker over all finished arms, or None."""
-    rows = trained(store)
-    spent = sum(row.wall_s for row in rows)
-    return sum(row.tokens * flops_per_token(row.shape) for row in rows) / spent if spent else None
-
-
 def preview(plan: Plan, store: Store | None, storage: Path) -> dict[str, Any]:
     """Return everything that a plan says, as one document."""
     workers = workers_here(plan.sweep.runtime)
     spent = cost(plan, workers or 1)
-    speed = measured_flops(store) if store else None
+    known = speeds(store, plan.sweep.runtime) if store else []
+    time = estimate(plan, known, workers)
     before = wanted_arms(store, plan.sweep.name) if store else []
     changed = changes(plan, before) if before else None
     names, counts = plan.sweep.varied(), plan.counts()
@@ -74,10 +59,15 @@ def preview(plan: Plan, store: Store | None, storage: Path) -> dict[str, Any]:
         "flops": spent.flops,
         "memory_bytes": spent.memory,
         "machine_memory_bytes": psutil.virtual_memory().total,
-        "disk_bytes": spent.disk,
+        "weights_bytes": spent.weights,
+        "checkpoint_bytes": spent.checkpoints,
         "free_bytes": shutil.disk_usage(existing).free,
         "workers": workers,
-        "seconds": spent.flops / speed / (workers or 1) if speed else None,
+        "seconds": time and time.wall_s,
+        "worker_seconds": time and time.worker_s,
+        "longest_trial_seconds": time and time.longest_s,
+        "measured": time and _basis(time),
+        "unmeasured": unmeasured(plan, known),
         "changes": changed
         and {
             "more": changed.more,
@@ -93,11 +83,23 @@ def preview(plan: Plan, store: Store | None, storage: Path) -> dict[str, Any]:
                 "arm": arm.id[:12],
                 "label": label(arm, names),
                 "status": plan.status(arm.id),
-                "why": why,
+                "step": plan.states[arm.id].step,
+                "why": _why(plan, arm.id),
             }
             for arm in plan.unfinished()
-            if (why := _why(plan, arm.id))
+            if plan.status(arm.id) != "new"
         ],
+    }
+
+
+def _basis(time: Estimate) -> dict[str, Any]:
+    """Return what an estimate of time follows from."""
+    return {
+        "arms": sum(speed.arms for speed in time.speeds),
+        "devices": sorted({speed.device for speed in time.speeds}),
+        "hosts": sorted(set().union(*(speed.hosts for speed in time.speeds))),
+        "step_ratio": time.ratio,
+        "finished": all(speed.whole for speed in time.speeds),
     }
 
 
@@ -112,14 +114,11 @@ def _evals(plan: Plan, store: Store | None) -> dict[str, Any] | None:
     return {"tasks": asked.tasks, "limit": asked.limit, "wanted": wanted, "missing": wanted - has}
 
 
-def _why(plan: Plan, arm_id: str) -> str | None:
-    state = plan.states.get(arm_id)
-    if state is None:
-        return None
+def _why(plan: Plan, arm_id: str) -> str:
+    state = plan.states[arm_id]
     if state.status == "running":
-        held = plan.status(arm_id) == "running"
-        return f"in training at step {state.step:,}" if held else "its run ended without a word"
-    return state.reason
+        return _TRAINED if plan.status(arm_id) == "running" else _KILLED
+    return state.reason or _STOPPED
 
 
 def print_preview(told: dict[str, Any], runtime: Runtime) -> None:
@@ -139,7 +138,9 @@ def print_preview(told: dict[str, Any], runtime: Runtime) -> None:
         table.add_row("since last run" if line.startswith("+") else "", escape(line))
     small, large = told["parameters"]
     table.add_row("parameters", f"{quantity(small)}" + (f" to {quantity(large)}" if large != small else ""))
-    table.add_row("to train", f"{quantity(told['tokens'])}tokens, {quantity(told['flops'])}FLOP")
+    held = told["status"].get("running", 0)
+    besides = f", besides {_arms(held)} that another run is training" if held else ""
+    table.add_row("to train", f"{quantity(told['tokens'])}tokens, {quantity(told['flops'])}FLOP{besides}")
     if told["tokens"]:
         for name, line in _needs(told, runtime).items():
             table.add_row(name, line)
@@ -147,16 +148,22 @@ def print_preview(told: dict[str, Any], runtime: Runtime) -> None:
         tasks = escape(", ".join(evals["tasks"]))
         table.add_row("to evaluate", f"{evals['missing']:,} of {evals['wanted']:,}  [dim]({tasks})[/]")
     console.print(table)
-    reasons = Counter((row["status"], row["why"]) for row in told["not_done"])
-    examples = {(row["status"], row["why"]): row for row in told["not_done"]}
-    for (status, why), n in list(reasons.items())[:_MOST]:
-        row = examples[status, why]
-        others = f" and {n - 1} more" if n > 1 else ""
-        console.print(
-            f"[red]{status}[/] {row['arm']} {escape(row['label'])}{others}: {escape(why)}", soft_wrap=True
-        )
-    if len(reasons) > _MOST:
-        console.print(f"{len(reasons) - _MOST} more reasons: xsa status {escape(told['sweep'])}")
+    alike = defaultdict(list)
+    for row in told["not_done"]:
+        alike[row["status"], row["why"]].append(row)
+    for (status, why), rows in list(alike.items())[:_MOST]:
+        others = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
+        name = f"{rows[0]['arm']} {escape(rows[0]['label'])}{others}"
+        console.print(f"[red]{status}[/] {name}: {escape(why)}{_at_step(why, rows)}", soft_wrap=True)
+    if len(alike) > _MOST:
+        console.print(f"{len(alike) - _MOST} more reasons: xsa status {escape(told['sweep'])}")
+
+
+def _at_step(why: str, rows: list[dict[str, Any]]) -> str:
+    if why not in (_TRAINED, _KILLED, _STOPPED):
+        return ""
+    first, last = min(row["step"] for row in rows), max(row["step"] for row in rows)
+    return f" at step {first:,}" if first == last else f" at steps {first:,} to {last:,}"
 
 
 def _change_lines(told: dict[str, Any] | None) -> list[str]:
@@ -179,16 +186,51 @@ def _needs(told: dict[str, Any], runtime: Runtime) -> dict[str, str]:
     needs = {}
     if told["workers"] == 0:
         needs["workers"] = "[red]none[/]: runtime asks for more CPUs or memory than this machine has"
-    if not runtime.gpus_per_trial:
-        workers = told["workers"] or 1
-        at_once, there = workers * told["memory_bytes"], told["machine_memory_bytes"]
-        needs["memory"] = f"up to {_gib(told['memory_bytes'])} a trial"
-        if told["workers"]:
-            tight = "[red]more than[/]" if at_once > there else "of"
-            needs["memory"] += f", {_gib(at_once)} for {workers} at once {tight} {_gib(there)}"
-    tight = "[red]more than[/]" if told["disk_bytes"] > told["free_bytes"] else "of"
-    needs["disk"] = f"up to {_gib(told['disk_bytes'])} of checkpoints {tight} {_gib(told['free_bytes'])} free"
-    if told["seconds"] is not None:
-        on = f"{told['workers']} at once on this machine" if told["workers"] else "one worker"
-        needs["time"] = f"about {duration(told['seconds'])} with {on}, at the speed measured so far"
+    least, most = told["memory_bytes"]
+    if runtime.gpus_per_trial:
+        needs["memory"] = f"at least {_gib(least)} of a GPU a trial"
+        needs["memory"] += f"; a step in one piece takes {_gib(most)}" if least < most else ""
+    else:
+        needs["memory"] = f"up to {_gib(most)} a trial"
+        if workers := told["workers"]:
+            at_once, there = workers * most, told["machine_memory_bytes"]
+            than = "[red]more than[/]" if at_once > there else "of"
+            needs["memory"] += f", {_gib(at_once)} for {workers} at once {than} {_gib(there)}"
+    weights, checkpoints, free = told["weights_bytes"], told["checkpoint_bytes"], told["free_bytes"]
+    if told["workers"]:
+        needs["disk"] = f"up to {_gib(weights + checkpoints)} of weights and checkpoints"
+    else:
+        needs["disk"] = (
+            f"{_gib(weights)} of weights, and up to {_gib(checkpoints)} of checkpoints for each trial at once"
+        )
+    only = "[red]only[/] " if weights + checkpoints > free else ""
+    needs["disk"] += f"; {only}{_gib(free)} are free"
+    needs["time"] = _time(told, runtime)
     return needs
+
+
+def _time(told: dict[str, Any], runtime: Runtime) -> str:
+    """Return how long training takes, and how that is known."""
+    if (basis := told["measured"]) is None:
+        cpu = "a CPU" if runtime.threads == 1 else f"{runtime.threads} CPU threads"
+        device = f"a GPU ({runtime.accelerator_type})" if runtime.accelerator_type else "a GPU"
+        where = device if runtime.gpus_per_trial else cpu
+        return f"no speed measured on {escape(where)} in {' or '.join(told['unmeasured'])} yet"
+    if told["seconds"] is not None:
+        needed = f"about {duration(told['seconds'])} with {told['workers']} at once on this machine"
+    else:
+        needed = (
+            f"about {duration(told['worker_seconds'])} of one worker's time, "
+            f"of which the longest trial takes {duration(told['longest_trial_seconds'])}"
+        )
+    devices = " and ".join("CPUs" if device == "cpu" else device for device in basis["devices"])
+    arms = f"{_arms(basis['arms'])} on {devices}"
+    if basis["hosts"] not in ([], [socket.gethostname()]):
+        arms += f" of {basis['hosts'][0]}" if len(basis["hosts"]) == 1 else " of several machines"
+    if not basis["finished"]:
+        arms += ", without their evaluations"
+    larger = max(basis["step_ratio"], 1 / basis["step_ratio"])
+    if larger >= 1.5:
+        direction = "smaller" if basis["step_ratio"] > 1 else "larger"
+        arms += f", whose steps are {larger:,.0f} times {direction}"
+    return f"{needed}, at the speed measured so far [dim]({escape(arms)})[/]"

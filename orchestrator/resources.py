@@ -23,12 +23,23 @@ def bundle_of(runtime: Runtime) -> dict[str, float]:
     return {resource: float(amount) for resource, amount in asked.items() if amount}
 
 
+def whole_node_of(nodes: Sequence[Resources], runtime: Runtime) -> dict[str, float]:
+    """Return what Ray reserves for a trial that is to be alone on a node: every CPU of the largest that it fits."""
+    fitting = [node["CPU"] for node in nodes if slots_on([node], runtime)]
+    return bundle_of(runtime) | ({"CPU": max(fitting)} if fitting else {})
+
+
 def slots_on(nodes: Sequence[Resources], runtime: Runtime) -> int:
     """Return how many trials these nodes can run at once."""
     bundle = bundle_of(runtime)
-    return sum(
-        min(int(node.get(key, 0.0) / amount + 1e-9) for key, amount in bundle.items()) for node in nodes
-    )
+    return sum(min(_fits(node.get(key, 0.0), key, asked) for key, asked in bundle.items()) for node in nodes)
+
+
+def _fits(there: float, resource: str, asked: float) -> int:
+    """Return how often an amount is in what a node has. A share of a GPU is one of a single GPU."""
+    if resource == "GPU" and asked < 1:
+        return int(there) * int(1 / asked + 1e-9)
+    return int(there / asked + 1e-9)
 
 
 def refuse(nodes: Sequence[Resources], runtime: Runtime) -> NoReturn:

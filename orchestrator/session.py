@@ -3,18 +3,21 @@
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 
-from orchestrator.failures import Failure, Judge, TuneEnded, Verdict, explain, killed_for_memory
+from orchestrator.failures import Failure, Judge, TuneEnded, Verdict, explain, killed_for_memory, lighter
+from orchestrator.held import Held
 from orchestrator.owner import Place, is_dead
 from orchestrator.plan import Job
 from orchestrator.progress import Progress
 from orchestrator.reach import Reach
+from orchestrator.room import Room
 from results import sessions
 from results.claims import LEASE_S, Provenance, claim, end_attempt, renew
 from results.record import ingest, record
@@ -26,8 +29,6 @@ from schemas.trial import Arm
 
 LOOK_S = 2.0
 """Seconds between looks at the store for a wish that this run stop."""
-RECOUNT_S = 10.0
-"""Seconds between looks at the cluster for nodes that joined or left."""
 
 
 @dataclass
@@ -39,7 +40,8 @@ class Running:
     """Number of the attempt at each arm, by the arm's id."""
     place: Place | None = None
     """Where its worker is, once it has said so."""
-    micro_batch: int | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """What its worker last said of where and how it trains."""
     behind: set[str] = field(default_factory=set)
     """The arms of which the store has missed a report: their rows are in the journals alone."""
 
@@ -66,7 +68,7 @@ class Session:
         progress: Progress,
         *,
         owner: str,
-        slots_without: Callable[[set[str]], int],
+        room: Room,
     ) -> None:
         self.sweep = sweep
         self.storage = storage
@@ -76,18 +78,16 @@ class Session:
         self.owner = owner
         self.stop_file = storage / "sessions" / f"{self.owner.translate({ord(':'): '-', ord('/'): '-'})}.stop"
         self.queue = deque(jobs)
+        self.held = Held()
         self.running: dict[str, Running] = {}
         """The jobs under way by Tune's trial id."""
-        self.avoided: set[str] = set()
-        """Nodes on which nothing more is started."""
         self.halted: str | None = None
         """Why nothing more is started at all."""
-        self._slots_without = slots_without
-        self.slots = slots_without(self.avoided)
-        """How many jobs can run at once."""
+        self.room = room
         self._judge = Judge(sweep.runtime)
-        self._renewed = self._looked = self._counted = time.monotonic()
+        self._renewed = self._looked = time.monotonic()
         self._not_compiled: set[str] = set()
+        self._told_silent = 0
         self._unsettled: deque[tuple[Running, BaseException | None]] = deque()
         """Trials that ended while the store did not answer."""
 
@@ -108,8 +108,15 @@ class Session:
     @property
     def finished(self) -> bool:
         """Whether nothing runs and nothing more will."""
-        left = self.queue or self._unsettled
+        left = self.queue or self._unsettled or self.held.silent
         return not self.running and (not left or self.stopping or self.halted is not None)
+
+    @property
+    def left(self) -> Iterator[Job]:
+        """Every job that may yet begin, or begin again."""
+        yield from self.queue
+        yield from self.held
+        yield from (ended.job for ended, _ in self._unsettled)
 
     def next_job(self, tune_id: str) -> Running | None:
         """Claim and return the next job for a Tune trial, or None if there is none to take now."""
@@ -129,19 +136,28 @@ class Session:
 
     def _claim(self, job: Job) -> dict[str, int]:
         """Return the attempt number of each arm of the job that could be had."""
-        owners = {
-            state.lease_owner for state in arm_states(self.store, [arm.id for arm in job.arms]).values()
-        }
+        ids = [arm.id for arm in job.arms]
+        owners = {state.lease_owner for state in arm_states(self.store, ids).values()}
         dead = [owner for owner in owners if owner and is_dead(owner)]
         numbers = {
-            arm.id: claim(self.store, arm.id, self.owner, self.provenance, dead_owners=dead)
-            for arm in job.arms
+            arm_id: claim(self.store, arm_id, self.owner, self.provenance, dead_owners=dead) for arm_id in ids
         }
+        states = arm_states(self.store, [arm_id for arm_id in ids if numbers[arm_id] is None])
+        held = tuple(arm for arm in job.arms if arm.id in states and not states[arm.id].finished)
+        if held:
+            self.held.add(replace(job, arms=held), states)
         return {arm_id: number for arm_id, number in numbers.items() if number is not None}
 
     def _check_space(self) -> None:
-        free, floor = shutil.disk_usage(self.storage).free / 2**30, self.sweep.runtime.min_free_gib
-        if free < floor and not self.halted:
+        if self.halted:
+            return
+        try:
+            free = shutil.disk_usage(self.storage).free / 2**30
+        except OSError as error:
+            self.halt(f"the storage cannot be reached ({error})")
+            return
+        floor = self.sweep.runtime.min_free_gib
+        if free < floor:
             self.halt(
                 f"{self.storage} has {free:.2f} GiB free, and runtime.min_free_gib is {floor:g}; free some, or lower it"
             )
@@ -163,9 +179,9 @@ class Session:
     def on_report(self, tune_id: str, report: Report) -> None:
         """Write a worker's report, and show it."""
         running = self.running[tune_id]
-        running.micro_batch = report.record.environment.get("micro_batch")
+        running.told = report.record.environment
         behind, running.behind = running.behind, running.behind | {report.record.arm_id}
-        with self._reach.attempt(), suppress(DamagedJournal):  # which is judged when the trial ends
+        with self._reach.attempt(), suppress(DamagedJournal, OSError):  # judged when the trial ends
             for arm_id in behind:
                 ingest(self.store, arm_folder(self.storage, arm_id))
             record(self.store, report, packages=self.provenance.packages)
@@ -205,7 +221,7 @@ class Session:
                 continue  # it has said all that it had to say
             try:
                 ingest(self.store, arm_folder(self.storage, arm.id))
-            except DamagedJournal as damage:
+            except (DamagedJournal, OSError) as damage:
                 failure = explain(error or damage)
         states = arm_states(self.store, list(attempts))
         left = [
@@ -232,32 +248,25 @@ class Session:
         self._carry_out(verdict, failure, ended, left)
 
     def _carry_out(self, verdict: Verdict, failure: Failure, ended: Running, left: list[Arm]) -> None:
-        again = verdict.again and not self.stopping
-        wanted = left if again else left[1:]
-        job = replace(ended.job, arms=tuple(wanted))
-        then = "it is tried again" if again else "not tried again in this run"
-        if again and failure.cause == "cuda_oom" and (ended.micro_batch or 1) > 1:
-            job = replace(job, micro_batch=(ended.micro_batch or 1) // 2)
-            then = f"it is tried again, {job.micro_batch} sequences at a time"
-        if again and failure.cause == "host_oom":
-            job = replace(job, alone=True)
-            then = "it is tried again, alone on a node"
+        less, how = lighter(ended.job, failure.cause, ended.told, self.sweep.runtime)
+        again = verdict.again and not self.stopping and less is not None
+        job, wanted = (less, left) if again and less else (ended.job, left[1:])
         if wanted:
-            self.queue.append(job)
+            self.queue.append(replace(job, arms=tuple(wanted)))
+        then = f"it is tried again{how}" if again else "not tried again in this run"
         self.progress.on_failure(left[0], failure, then if failure.is_fault or again else "")
-        if verdict.bad_node and ended.place is not None and self._avoid(ended.place):
+        if verdict.bad_node and ended.place is not None and self._avoid(ended, ended.place):
             return
         if verdict.halt and not self.halted:
             self.halt(f"{verdict.halt}; `xsa status {self.sweep.name} --failed` shows them")
 
-    def _avoid(self, place: Place) -> bool:
+    def _avoid(self, ended: Running, place: Place) -> bool:
         """Use the other nodes alone from now on, if there is one that can; what failed there is due again."""
-        if place.node in self.avoided or not (slots := self._slots_without(self.avoided | {place.node})):
+        if not self.room.avoid(place.node):
             return False
-        self.avoided.add(place.node)
-        self.slots = slots
-        queued = {job.trial_id for job in self.queue}
-        self.queue += [job for job in self._judge.forgive(place.node) if job.trial_id not in queued]
+        under_way = [*self.running.values(), *(run for run, _ in self._unsettled if run is not ended)]
+        known = {job.trial_id for job in [*self.queue, *self.held, *(run.job for run in under_way)]}
+        self.queue += [job for job in self._judge.forgive(place.node) if job.trial_id not in known]
         self._say(
             "node_avoided",
             f"Node {place.hostname} ({place.node[:8]}) is avoided from now on: "
@@ -279,18 +288,24 @@ class Session:
             with self._reach.attempt():
                 renew(self.store, self.owner)
         self.settle()
-        if now - self._counted > RECOUNT_S:
-            self._counted = now
-            self._recount()
+        if self.room.is_due:
+            for unfit in self.room.look():
+                self._say("node_avoided", unfit)
+            if counted := self.room.recount():
+                self.progress.say(counted)
+            with self._reach.attempt():
+                self._look_again()
 
-    def _recount(self) -> None:
-        """Use nodes that joined since the last look, and give those that left no more jobs."""
-        room = self._slots_without(self.avoided)
-        slots = max(1, room)  # where there is none, one job waits for a node
-        if slots != self.slots:
-            now = f"{room} at once" if room else "no trial: the next one waits for a node"
-            self.progress.say(f"The cluster has room for {now}, before it was {self.slots}.")
-            self.slots = slots
+    def _look_again(self) -> None:
+        """Take back what another run held and gave up."""
+        self.queue += self.held.due(lambda ids: arm_states(self.store, ids))
+        if not self.running and not self.queue and (silent := self.held.silent) != self._told_silent:
+            self._told_silent = silent
+            if silent:
+                self.progress.say(
+                    f"{silent} arms are held by a run of which nothing was heard yet: if it gives no sign of life, "
+                    f"they are taken over when its lease ends, within {LEASE_S} s."
+                )
 
     def abandon(self, error: BaseException | None) -> None:
         """Settle every trial that was under way when Tune itself ended, of which few are to blame."""

@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from orchestrator.arguments import why_unwritable
-from orchestrator.failures import explain
+from orchestrator.failures import TuneEnded, explain
 from orchestrator.owner import owner_name
 from orchestrator.plan import Plan
 from orchestrator.progress import Progress
 from orchestrator.provenance import provenance
+from orchestrator.room import Newcomers, Room
 from orchestrator.session import Session
 from orchestrator.stop import live_runs
 from results import sessions
@@ -73,14 +75,23 @@ def run(
     if not jobs:
         return Outcome(plan, foreign=0, signal=None)
 
-    from orchestrator.cluster import check_cluster, versions
+    from orchestrator.cluster import check_cluster, living_nodes, unfit_nodes, versions
     from orchestrator.launch import connected_ray, count_slots, slots_now
 
     versions()  # before Ray unpacks a job's code anew, which on a host of several nodes is where this runs from
 
     owner = owner_name()
-    with Progress(plan, console) as progress, announced(store, sweep.name, owner) as told, connected_ray():
-        check_cluster(storage, sweep)
+    with (
+        Progress(plan, console) as progress,
+        announced(store, sweep.name, owner) as told,
+        connected_ray(),
+        ThreadPoolExecutor(1) as asking,
+    ):
+        newcomers = Newcomers(
+            check_cluster(storage, sweep),
+            living_nodes,
+            lambda nodes: asking.submit(unfit_nodes, nodes, storage, sweep),
+        )
         count_slots(sweep.runtime)  # a user's mistake where there are none; later on, a reason to wait
         session = Session(
             store,
@@ -90,7 +101,7 @@ def run(
             provenance(),
             progress,
             owner=owner,
-            slots_without=lambda avoided: slots_now(sweep.runtime, avoided),
+            room=Room(lambda avoided: slots_now(sweep.runtime, avoided), newcomers),
         )
         # After ray.init, which puts a SIGTERM handler of its own in place.
         note = "Stopping: trials checkpoint and end. Again to stop at once."
@@ -132,8 +143,13 @@ def _train(session: Session) -> None:
         except Exception as error:
             failure = explain(error)
             session.progress.say(f"[red]Ray Tune ended: {failure.cause}: {escape(failure.message)}[/]")
-            if failure.cause == "user_error":
-                session.abandon(error)
+            if failure.cause == "user_error":  # of the driver's own: trials' errors do not end Tune
+                session.abandon(TuneEnded(f"its run ended: {failure.message}"))
+                if isinstance(error, OSError):
+                    raise UserError(
+                        f"The run ended, because the driver met this: {error}. What was trained is kept; "
+                        "run the same command again."
+                    ) from error
                 raise
             ended = error
         idle = 0 if session.running else idle + 1

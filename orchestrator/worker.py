@@ -29,6 +29,10 @@ class NoWeights(UserError):
     """An arm's folder is not there, or not that of a finished arm."""
 
 
+class StorageNotSeen(Exception):
+    """A worker's node does not see the storage."""
+
+
 class TrialTimeout(Exception):
     """A trial took longer than `Runtime.max_hours`."""
 
@@ -54,13 +58,18 @@ def train_trial(
     place = Place(ray.get_runtime_context().get_node_id(), socket.gethostname(), os.getpid())
     tune.report({PLACE: asdict(place)})  # before anything that a broken node may fail at
 
+    if not Path(stop_file).parent.is_dir():  # which the run has made; here it would be another disk's
+        raise StorageNotSeen(f"its node {place.hostname} does not see the storage {storage}")
+
     import_torch()
     from trainer.pair import train_pair
     from trainer.process import prepare
 
     settings = Runtime.model_validate_json(runtime)
-    if config["micro_batch"] is not None:
-        settings = settings.model_copy(update={"micro_batch": config["micro_batch"]})
+    lighter = ("micro_batch", "activation_checkpointing")
+    settings = settings.model_copy(
+        update={name: config[name] for name in lighter if config[name] is not None}
+    )
     prepare(settings.threads)
     attempts: dict[str, int] = config["attempts"]
     stop, late = Path(stop_file), (settings.max_hours or float("inf")) * 3600 + time.monotonic()

@@ -11,8 +11,8 @@ _HELP = {
     r"database disk image is malformed|malformed database schema|file is not a database": "the database is damaged "
     "({said}). Move it away; `xsa ingest` rebuilds it from the arms' folders.",
     r"readonly database": "the database cannot be written: there is no write access to it or its directory.",
-    r"unable to open database": "the database cannot be opened: with a -wal file beside it, that needs write access to "
-    "its directory.",
+    r"unable to open database": "the database cannot be opened ({said}): SQLite has to make files in its directory, "
+    "and could not. Give it write access there, or choose another store with --db.",
     r"database or disk is full": "the disk is full. Nothing was lost: free some space and run the sweep again.",
     # PostgreSQL, by the code of an error or, before there is a connection, by its text
     r"^55P03 ": "the database is locked by another program (waited {waited} s). Close it there, and try again.",

@@ -13,6 +13,7 @@ from schemas.errors import UserError
 from schemas.evals import PRESETS, EvalKey
 from schemas.loader import Document, Where, load_document, parse_document
 from schemas.names import unknown_name
+from schemas.secret import refuse_secret
 from schemas.trial import AXES, Trial
 
 
@@ -30,7 +31,7 @@ class Runtime(BaseModel):
     cpus_per_trial: Float = Field(1.0, gt=0)
     """CPU cores that Ray reserves for a trial."""
     gpus_per_trial: Float = Field(0.0, ge=0)
-    """GPUs that Ray reserves for a trial; 0 trains on the CPU."""
+    """GPUs that Ray reserves for a trial: whole ones, or below 1 a share of one; 0 trains on the CPU."""
     accelerator_type: str | None = None
     """Kind of GPU a trial needs, by Ray's name for it, such as `H100`."""
     custom_resources: dict[str, Float] = Field(default_factory=dict)
@@ -67,9 +68,22 @@ class Runtime(BaseModel):
     avoid_node_after: Int = Field(3, ge=1)
     """Failures in a row on one node after which a run uses the others alone."""
     data: str | None = None
-    """Folder, or fsspec URL, of the prepared data sets. None: `data/` beside the storage."""
+    """Folder, or fsspec URL without a password, of the prepared data sets. None: `data/` beside the storage."""
     min_free_gib: Float = Field(1.0, ge=0)
     """Free space in GiB on the storage below which a run starts nothing more."""
+
+    @field_validator("gpus_per_trial")
+    @classmethod
+    def _are_whole(cls, gpus: float) -> float:
+        if gpus > 1 and not gpus.is_integer():
+            raise ValueError("is neither a share of one GPU, below 1, nor a number of whole ones")
+        return gpus
+
+    @field_validator("data")
+    @classmethod
+    def _is_open(cls, data: str | None) -> str | None:
+        refuse_secret(data or "")
+        return data
 
     @field_validator("custom_resources")
     @classmethod
@@ -272,5 +286,6 @@ def _explain(document: Document, model: type[BaseModel], error: ValidationError)
             where, f"'{first['input']}' cannot name a sweep; use letters, digits, '.', '_' and '-'."
         )
     if first["type"] == "value_error":
-        return document.error(where, f"{first['input']!r} {first['ctx']['error']}.")
+        said = "it" if where == ("runtime", "data") else repr(first["input"])  # which may be a secret
+        return document.error(where, f"{said} {first['ctx']['error']}.")
     return document.error(where, f"{first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}.")

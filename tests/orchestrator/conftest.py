@@ -2,7 +2,8 @@
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from orchestrator.cli import main
 from orchestrator.owner import Place, owner_name
 from orchestrator.plan import Job, Plan
 from orchestrator.progress import Progress
+from orchestrator.room import Newcomers, Room
 from orchestrator.session import Session
 from orchestrator.show import console
 from results.query import Database
@@ -58,6 +60,8 @@ class Bench:
         progress = Progress(self.plan, Console(file=self.printed, width=200))
         self.nodes = {"n1": 2}
         """Slots of each node."""
+        self.unfit: dict[str, str] = {}
+        """Nodes that cannot be used, and why."""
         self.session = Session(
             store,
             sweep,
@@ -66,11 +70,16 @@ class Bench:
             PROVENANCE,
             progress,
             owner=owner_name(),
-            slots_without=self.slots_without,
+            room=Room(self.slots_without, Newcomers(self.nodes, lambda: self.nodes, self.ask)),
         )
 
     def slots_without(self, avoided: set[str]) -> int:
         return sum(slots for node, slots in self.nodes.items() if node not in avoided)
+
+    def ask(self, nodes: Collection[str]) -> "Future[dict[str, str]]":
+        answer: Future[dict[str, str]] = Future()
+        answer.set_result({node: why for node, why in self.unfit.items() if node in nodes})
+        return answer
 
     def take(self, tune_id: str, node: str | None = None) -> Job | None:
         """Claim the next job; on a node, as if its worker had said where it is."""

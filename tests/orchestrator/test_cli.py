@@ -210,6 +210,15 @@ def test_a_cluster_that_is_not_there_is_said_at_once(
     assert code == 2
     assert f"RAY_ADDRESS={address}" in error
     assert error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["s.yaml"], "what was refused leaves nothing behind"
+
+
+def test_a_store_that_sqlite_cannot_make_is_explained_by_what_is_so(xsa: Xsa, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(SWEEP)
+    name = "x" * 252  # a file can be called so, and the one that SQLite makes beside it cannot
+    code, _, error = xsa("run", "s.yaml", "--db", name)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "SQLite has to make files in its directory, and could not" in error
 
 
 def test_stop_makes_no_store(xsa: Xsa, tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ def test_what_ray_writes_on_memory_becomes_a_line() -> None:
     assert "\n" not in failure.message
     assert killed_for_memory(out_of_memory(3, 41)) == {3, 41}
     assert killed_for_memory(ValueError("pid=3")) == set()
+    as_text = explain(RuntimeError(f"ray.exceptions.OutOfMemoryError: {out_of_memory(3)}"))
+    assert (as_text.cause, as_text.message) == ("host_oom", explain(out_of_memory(3)).message)
 
 
 def test_failures_are_alike_whatever_their_numbers() -> None:

@@ -28,11 +28,11 @@ SWEEP = "base: {tokenizer: bytes}\ngrid: {xsa_lambda: [0, 1]}\n"
         ({"db": "postgresql://me:secret@dbhost/sweeps"}, "PGPASSWORD"),
         ({"db": "postgresql://me@dbhost/sweeps?password=secret"}, "PGPASSWORD"),
         ({"db": "postgresql://me@dbhost/sweeps?sslpassword=secret"}, "PGPASSWORD"),
-        ({"data": "s3://key:secret@bucket/data"}, "AWS_ACCESS_KEY_ID"),
         ({"storage": None}, "needs --storage"),
         ({"storage": "s3://bucket/runs"}, "--storage: s3://bucket/runs means nothing"),
         ({"storage": "runs"}, "--storage: runs means nothing"),
         ({"data": "data"}, "--data: data means nothing"),
+        ({"sweep": f"{SWEEP}runtime: {{data: rel/data}}\n"}, "runtime.data: rel/data means nothing"),
         ({"task_data": "tasks"}, "--task-data: tasks means nothing"),
         ({"sweep": SWEEP.replace("bytes", "bytes, dataset: 'text:my.txt'")}, "text:my.txt: my.txt means"),
     ],
@@ -49,6 +49,8 @@ def test_places_that_mean_nothing_on_a_cluster_are_refused(changes: dict[str, st
     assert "secret" not in str(refused.value)
     told = {"XSA_DB": DB, "XSA_STORAGE": RUNS}
     assert check(dict(asked)) == told
+    for place in ("s3://bucket/data", "/shared/data"):
+        assert check(asked | {"sweep": f"{SWEEP}runtime: {{data: '{place}'}}\n"}) == told
     assert check(asked | {"data": "s3://d", "task_data": "/t"}) == told | {
         "XSA_DATA": "s3://d",
         "XSA_TASK_DATA": "/t",
@@ -59,6 +61,9 @@ def test_submit_asks_for_what_is_missing_and_names_a_server_that_is_not_there(
     xsa: Xsa, tmp_path: Path
 ) -> None:
     (tmp_path / "s.yaml").write_text(SWEEP)
+    places = ("--address", HEAD, "--db", DB, "--storage", RUNS)
+    code, _, error = xsa("submit", "s.yaml", *places, "--data", "s3://key:secret@bucket/data")
+    assert (code, "--data holds a key or password" in error, "secret" in error) == (2, True, False)
     code, _, error = xsa("submit", "s.yaml", "--address", HEAD, "--storage", RUNS)
     assert (code, "needs a store that outlives it" in error) == (2, True)
     code, _, error = xsa("submit", "s.yaml", "--address", "http://127.0.0.1:9", "--db", DB, "--storage", RUNS)

@@ -121,12 +121,14 @@ def test_a_job_whose_log_fell_silent_is_followed_to_its_end(monkeypatch: pytest.
 def test_nodes_that_join_or_leave_a_running_cluster_are_counted(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.session.RECOUNT_S", -1.0)
+    monkeypatch.setattr("orchestrator.room.RECOUNT_S", -1.0)
     bench.nodes["n2"] = 1
     bench.session.beat()
+    assert bench.session.room.slots == 2  # the new one has yet to answer
     bench.session.beat()
-    assert bench.session.slots == 3
+    bench.session.beat()
+    assert bench.session.room.slots == 3
     assert bench.text.count("room for 3 at once, before it was 2") == 1
     bench.nodes.clear()
     bench.session.beat()
-    assert bench.session.slots == 1
+    assert bench.session.room.slots == 1

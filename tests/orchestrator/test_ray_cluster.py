@@ -36,7 +36,7 @@ runtime: {eval_every: 50, bias_every: 200, checkpoint_every: 20, custom_resource
 """Two jobs: a pair, and a single arm."""
 LONG = SHORT.replace("list:", "list:\n  - {xsa_lambda: 0, seed: 2, steps: STEPS}")
 """And before these one of so many steps that it takes LONG_S to train, in which a machine can join."""
-LONG_S = 22
+LONG_S = 40
 OUTAGE_S = 60
 WITHIN_S = 240
 """Longest that a command may take to end."""

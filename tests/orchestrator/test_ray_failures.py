@@ -167,8 +167,7 @@ def test_what_no_node_has_is_named_and_an_avoided_node_gets_nothing(
 
     bench = Bench(store, tmp_path / "runs", base=SMALL | {"steps": 2}, seeds=[0, 1])
     bench.nodes = dict.fromkeys(two_nodes, 1)
-    bench.session.avoided = {two_nodes[0]}
-    bench.session.slots = 1
+    assert bench.session.room.avoid(two_nodes[0])
     places: list[Place] = []
     monkeypatch.setattr(bench.session, "on_start", lambda tune_id, place: places.append(place))
     run_session(bench.session)

@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 
 from orchestrator import worker
-from orchestrator.worker import PLACE, REPORT, TrialTimeout, train_trial
+from orchestrator.failures import explain
+from orchestrator.worker import PLACE, REPORT, StorageNotSeen, TrialTimeout, train_trial
 from schemas.report import Report
 from schemas.sweep import Runtime
 from schemas.trial import Trial
 from tests.conftest import SMALL
+
+LIGHTER = {"micro_batch": None, "activation_checkpointing": None}
 
 
 class Told:
@@ -25,7 +28,7 @@ class Told:
     def train(self, folder: Path, **runtime: Any) -> list[Report]:
         pair = Trial(**SMALL | {"steps": 3})
         train_trial(
-            {"attempts": {arm.id: 1 for arm in pair.arms}, "micro_batch": None},
+            {"attempts": {arm.id: 1 for arm in pair.arms}} | LIGHTER,
             arms={arm.id: arm.model_dump() for arm in pair.arms},
             storage=str(folder),
             runtime=Runtime(**runtime).model_dump_json(),
@@ -60,3 +63,12 @@ def test_a_worker_that_is_asked_to_stop_ends_without_an_error(
 ) -> None:
     (tmp_path / "stop").touch()
     assert Told(monkeypatch).train(tmp_path)[-1].record.status == "interrupted"
+
+
+def test_a_worker_that_does_not_see_the_storage_makes_none_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StorageNotSeen, match="does not see the storage"):
+        Told(monkeypatch).train(tmp_path / "elsewhere")
+    assert not (tmp_path / "elsewhere").exists()
+    assert explain(StorageNotSeen("its node n1 does not see the storage")).cause == "node_lost"

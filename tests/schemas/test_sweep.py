@@ -186,6 +186,41 @@ def test_schemas_load_without_the_heavy_packages() -> None:
     )
 
 
+@pytest.mark.parametrize("gpus", ["1.5", "2.0001"])
+def test_gpus_are_a_share_of_one_or_whole(sweep_file: Write, gpus: str) -> None:
+    with pytest.raises(
+        UserError, match=rf":1: runtime\.gpus_per_trial: {gpus} is neither a share of one GPU"
+    ):
+        Sweep.load(sweep_file(f"runtime: {{gpus_per_trial: {gpus}}}\n"))
+    for good in (0, 0.3, 1, 1.0, 2.0, 8):
+        assert Sweep.load(sweep_file(f"runtime: {{gpus_per_trial: {good}}}\n")).runtime.gpus_per_trial == good
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://key:hush@bucket/x", "s3://key:hu/sh@bucket/x", "sftp://me:9hush@host/x", "az://c/x?sig=hush"],
+)
+def test_a_key_or_password_in_a_url_is_refused_and_not_repeated(sweep_file: Write, url: str) -> None:
+    with pytest.raises(UserError, match=r":1: runtime\.data: it holds a key or password") as caught:
+        Sweep.load(sweep_file(f"runtime: {{data: '{url}'}}\n"))
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "s3://bucket/x",
+        "abfs://box@account.host/x",
+        "sftp://me@host/x",
+        "hdfs://nn:9000/x@v2",
+        "/a:b@c",
+        "data",
+    ],
+)
+def test_an_address_without_a_password_is_none(sweep_file: Write, place: str) -> None:
+    assert Sweep.load(sweep_file(f"runtime: {{data: '{place}'}}\n")).runtime.data == place
+
+
 @pytest.mark.parametrize(
     "resources", ["{CPU: 64}", "{GPU: 1}", "{memory: 5}", "{licence: 0}", "{x: -1}", "{'': 1}"]
 )
