@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -41,31 +40,6 @@ def arm_states(store: Store, arm_ids: Sequence[str]) -> dict[str, ArmState]:
             )
             states |= {row[0]: ArmState(*row[1:]) for row in connection.execute(query)}
     return states
-
-
-class Trained(NamedTuple):
-    """What finished arms of one shape took."""
-
-    tokens: int
-    wall_s: float
-    """Seconds of one worker each."""
-    shape: Arm
-    """An arm with the axes alone that decide the work in a token."""
-
-
-_SHAPE = ("n_layer", "d_model", "n_head", "d_head", "n_kv_head", "tokenizer", "seq_len")
-
-
-def trained(store: Store) -> list[Trained]:
-    """Return what the finished arms took, one row for each shape of model."""
-    tokens, wall_s = sa.func.sum(arm.c.step * arm.c.tokens_per_step), sa.func.sum(arm.c.wall_s)
-    shape = [arm.c[name] for name in _SHAPE]
-    query = sa.select(tokens, wall_s, *shape).where(arm.c.status == "done", arm.c.wall_s > 0).group_by(*shape)
-    with store.read() as connection:
-        return [
-            Trained(int(row[0]), row[1], Arm.model_construct(**dict(zip(_SHAPE, row[2:], strict=True))))
-            for row in connection.execute(query)
-        ]
 
 
 def wanted_arms(store: Store, sweep: str) -> list[Arm]:

@@ -10,7 +10,7 @@ import pytest
 from results.claims import claim, end_attempt
 from results.query import Database
 from results.record import ingest, record, save_sweep
-from results.state import arm_states, trained
+from results.state import arm_states
 from results.store import Store
 from schemas.report import (
     ArmRecord,
@@ -165,8 +165,6 @@ def test_a_store_is_rebuilt_from_the_arms_folders(filled: Database, store: Store
         for folder in folders * 2:  # twice, because it is idempotent
             assert ingest(rebuilt, folder)
         save_sweep(rebuilt, sweep, sweep.trials(), tmp_path / "runs")
-        assert trained(rebuilt) == trained(store)
-        assert trained(store)[0].tokens / trained(store)[0].wall_s == 40 * 64 / 2
     with Database(tmp_path / "rebuilt.db") as db:
         pd.testing.assert_frame_equal(db.pairs("small"), filled.pairs("small"))
         pd.testing.assert_frame_equal(
