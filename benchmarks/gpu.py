@@ -3,29 +3,33 @@
     python -m benchmarks.gpu [--device cuda] [--sizes toy 124M 1.3B] [--out FILE.json]
     pytest -m gpu
 
-For each size, SA and XSA of one pair take turns, a few steps each, compiled, in bfloat16, cut as a trial on
-this GPU is: tokens/s, MFU, what the exclusion costs, and peak memory beside the estimate. Then whether the
-same steps give the same bits, the toy model with and without CUDA graphs, small arms side by side on one GPU,
-and Figure 2 at the paper's lengths. `--device cpu --sizes toy --turns 1` runs all of it without a GPU.
+For each size, SA and XSA of one pair take turns of half a second or more, compiled, in bfloat16, cut as a trial
+on this GPU is: tokens/s, MFU, what the exclusion costs, and peak memory beside the estimate. Then whether the
+same steps give the same bits, the toy model with and without CUDA graphs, Figure 2 at the paper's lengths, and
+small arms side by side on one GPU. What cannot be measured is a row that says why, and the rest goes on.
+`--device cpu --sizes toy --turns 1` runs all of it without a GPU.
 """
 
 import argparse
 import gc
 import json
+import math
 import multiprocessing
 import platform
 import statistics
+import sys
 import time
+import traceback
 from collections.abc import Iterator
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from schemas.sweep import Runtime
 from schemas.trial import Arm, Trial
-from trainer.bench import CannotMeasure, Settings, measure, shapes
+from trainer.bench import Settings, Shape, measure, shapes
 from trainer.cost import flops_per_token
 from trainer.data import Batches
 from trainer.execution import compile_layers
@@ -40,8 +44,18 @@ SEQ_LEN = {"toy": 64, "10M": 256}
 """Of the others 2,048, the paper's."""
 TOKENS = {"toy": 16_384, "10M": 65_536}
 """Tokens a step; of the others 131,072."""
-WARM_UP, STEPS = 3, 4
+TURNS = {"1.3B": 2}
+"""Turns at most, where a step takes seconds."""
+WARM_UP = 3
+STEPS, TURN_S = 4, 0.5
+"""A turn has at least so many steps, and takes at least so many seconds."""
 ARMS_AT_ONCE = (1, 2, 4, 8)
+WAIT_S = 60.0
+"""How long one of several processes may keep the others waiting."""
+BLOCK_TOKENS = {"cuda": 16_384, "cpu": 1024}
+"""Tokens that a block is given at once: of fewer, a GPU takes as long to be told as to do."""
+
+Row: TypeAlias = dict[str, Any]
 
 
 class Runner:
@@ -81,6 +95,11 @@ class Runner:
         wait(self.device)
         return steps * self.arm.tokens_per_step / (time.perf_counter() - begin)
 
+    def turn(self) -> int:
+        """Return how many steps a turn should have, after some that warm up."""
+        self.rate(WARM_UP - 1)
+        return max(STEPS, math.ceil(TURN_S * self.rate(1) / self.arm.tokens_per_step))
+
 
 def free() -> None:
     """Release the models of before: compiled ones are in reference cycles."""
@@ -103,23 +122,23 @@ def pair(size: str) -> Trial:
     )
 
 
-def throughput(size: str, device: torch.device, runtime: Runtime, turns: int) -> Iterator[dict[str, Any]]:
+def throughput(size: str, device: torch.device, runtime: Runtime, turns: int) -> Iterator[Row]:
     """Yield a row for SA and for XSA, which take turns."""
     trial = pair(size)
-    runners = []
+    runners, steps = [], 0
     free()
     for arm in trial.arms:
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
         runner = Runner(arm, device, runtime)
-        runner.rate(WARM_UP)
+        steps = max(steps, runner.turn())
         used = torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else None
         runners.append((runner, used))
     rates: list[list[float]] = [[], []]
-    for turn in range(turns):
+    for turn in range(min(turns, TURNS.get(size, turns))):
         for side in (0, 1) if turn % 2 else (1, 0):
-            rates[side].append(runners[side][0].rate(STEPS))
+            rates[side].append(runners[side][0].rate(steps))
     overhead = statistics.median(sa / xsa for sa, xsa in zip(*rates, strict=True))
     for side, (runner, used) in enumerate(runners):
         rate = statistics.median(rates[side])
@@ -138,80 +157,113 @@ def throughput(size: str, device: torch.device, runtime: Runtime, turns: int) ->
         }
 
 
-def repeats(size: str, device: torch.device, runtime: Runtime) -> dict[str, Any]:
-    """Return whether two runs of one arm give the same losses, bit for bit."""
+def repeats(size: str, device: torch.device, runtime: Runtime) -> Iterator[Row]:
+    """Yield whether two runs of one arm give the same losses, bit for bit."""
     losses = []
     for _ in range(2):
         free()
         runner = Runner(pair(size).xsa, device, runtime)
         losses.append(torch.stack([runner.step() for _ in range(10)]).cpu())
     largest = (losses[0] - losses[1]).abs().max().item()
-    return {"size": size, "same_bits": torch.equal(*losses), "largest_difference": largest}
+    yield {"size": size, "same_bits": torch.equal(*losses), "largest_difference": largest}
 
 
 def _beside(size: str, device: torch.device, runtime: Runtime, start: Barrier, results: Any) -> None:
-    prepare(1)
-    runner = Runner(pair(size).xsa, device, runtime)
-    runner.rate(WARM_UP)
-    start.wait()
-    results.put(runner.rate(5 * STEPS))
+    try:
+        prepare(1)
+        runner = Runner(pair(size).xsa, device, runtime)
+        steps = 2 * runner.turn()
+        start.wait()
+        results.put(runner.rate(steps))
+    except Exception as error:
+        results.put(f"{type(error).__name__}: {error}")
+        raise
 
 
-def side_by_side(size: str, device: torch.device, n: int) -> dict[str, Any]:
-    """Return the tokens a second of `n` arms together, a process each, as fractional GPUs run them."""
+def side_by_side(size: str, device: torch.device, n: int) -> Iterator[Row]:
+    """Yield the tokens a second of `n` arms together, a process each, as fractional GPUs run them."""
     context = multiprocessing.get_context("spawn")
-    start, results = context.Barrier(n, timeout=300), context.Queue()
-    share = 1 / n if device.type == "cuda" else 0.0
-    runtime = Runtime(gpus_per_trial=share)
+    start, results = context.Barrier(n, timeout=WAIT_S), context.Queue()
+    runtime = Runtime(gpus_per_trial=1 / n if device.type == "cuda" else 0.0)
     processes = [
         context.Process(target=_beside, args=(size, device, runtime, start, results), daemon=True)
         for _ in range(n)
     ]
-    for process in processes:
-        process.start()
-    rates = [results.get(timeout=300) for _ in processes]
-    for process in processes:
-        process.join()
-    return {"size": size, "arms_at_once": n, "tokens_per_s": round(sum(rates))}
+    rates = []
+    try:
+        for process in processes:
+            process.start()
+        for _ in processes:
+            told = results.get(timeout=2 * WAIT_S)
+            if isinstance(told, str):
+                raise RuntimeError(f"one of {n} processes failed: {told}")
+            rates.append(told)
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+    yield {"size": size, "arms_at_once": n, "tokens_per_s": round(sum(rates))}
 
 
-def figure_2(device: torch.device) -> Iterator[dict[str, Any]]:
-    """Yield the cost of a block at each of the device's shapes; compiled, but for a CPU, where that takes minutes."""
-    dtype, execution = ("bfloat16", "compiled") if device.type == "cuda" else ("float32", "eager")
-    settings = Settings(batch_size=1, dtype=dtype, repeats=10, device=device)  # type: ignore[arg-type]
-    for shape in shapes(device, (), ()):
+def figure_2(shape: Shape, device: torch.device) -> Iterator[Row]:
+    """Yield the cost of a block of one shape; compiled, but for a CPU, where that takes minutes."""
+    cuda = device.type == "cuda"
+    dtype, execution = ("bfloat16", "compiled") if cuda else ("float32", "eager")
+    batch_size = max(1, BLOCK_TOKENS[device.type] // shape.seq_len)
+    settings = Settings(batch_size=batch_size, dtype=dtype, repeats=10, device=device)  # type: ignore[arg-type]
+    rows = {(row.variant, row.direction): row for row in measure(shape, settings, execution)}  # type: ignore[arg-type]
+    row: Row = {"seq_len": shape.seq_len, "d_model": shape.d_model, "batch_size": batch_size}
+    for direction in ("forward", "forward+backward"):
+        sa, xsa = rows["sa", direction], rows["xsa", direction]
+        row |= {
+            f"{direction}_ms": round(sa.ms, 3),
+            f"{direction}_xsa": round(xsa.ms / sa.ms, 3),
+            f"{direction}_memory": round(xsa.peak_bytes / sa.peak_bytes, 3),
+        }
+    yield row
+
+
+class Findings:
+    """Tables of rows, each printed and written as soon as it is known: what comes next may not come to its end."""
+
+    def __init__(self, out: Path | None) -> None:
+        self.failures = 0
+        self._begin = time.perf_counter()
+        self._out = out
+        self._tables: dict[str, list[Row]] = {}
+        self._names: list[str] = []
+
+    def add(self, title: str, about: Row, rows: Iterator[Row]) -> None:
+        """Add rows to a table; where making them fails, a row says of what and why, and the rest goes on."""
+        if title not in self._tables:
+            self._tables[title], self._names = [], []
+            print(f"\n## {title} (after {time.perf_counter() - self._begin:.0f} s)")
         try:
-            rows = {(row.variant, row.direction): row for row in measure(shape, settings, execution)}  # type: ignore[arg-type]
-        except CannotMeasure as error:
-            yield {"seq_len": shape.seq_len, "d_model": shape.d_model, "error": str(error)}
-            continue
-        row: dict[str, Any] = {"seq_len": shape.seq_len, "d_model": shape.d_model}
-        for direction in ("forward", "forward+backward"):
-            sa, xsa = rows["sa", direction], rows["xsa", direction]
-            row |= {
-                f"{direction}_ms": round(sa.ms, 3),
-                f"{direction}_xsa": round(xsa.ms / sa.ms, 3),
-                f"{direction}_memory": round(xsa.peak_bytes / sa.peak_bytes, 3),
-            }
-        yield row
+            for row in rows:
+                self._keep(title, row)
+        except Exception as error:
+            traceback.print_exc()
+            self.failures += 1
+            reason = f"{type(error).__name__}: {error}"
+            self._keep(title, about | {"error": " ".join(reason.split())[:200]})
 
-
-def show(title: str, rows: list[dict[str, Any]]) -> None:
-    """Print rows as a table."""
-    print(f"\n## {title}\n")
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
-    for row in rows:
-        print(f"| {' | '.join('' if row.get(name) is None else str(row[name]) for name in names)} |")
+    def _keep(self, title: str, row: Row) -> None:
+        self._tables[title].append(row)
+        if list(row) != self._names:
+            self._names = list(row)
+            print(f"\n| {' | '.join(row)} |\n|{'---|' * len(row)}")
+        print(f"| {' | '.join('' if value is None else str(value) for value in row.values())} |", flush=True)
+        if self._out is not None:
+            self._out.write_text(json.dumps(self._tables, indent=1))
 
 
 def main() -> None:
-    """Measure, print tables, and write them as JSON."""
+    """Measure, print tables, and write them as JSON; end with 1 where something could not be measured."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--sizes", nargs="+", default=["toy", "124M", "1.3B"])
-    parser.add_argument("--turns", type=int, default=5, help=f"turns of {STEPS} steps that each arm takes")
+    parser.add_argument("--turns", type=int, default=5, help="turns that each arm takes (at 1.3B at most 2)")
     parser.add_argument("--out", type=Path, help="file for the numbers")
     asked = parser.parse_args()
     if asked.device == "cuda" and not torch.cuda.is_available():
@@ -223,29 +275,23 @@ def main() -> None:
     print(f"{name}, torch {torch.__version__}, TF32 off ({torch.get_float32_matmul_precision()})")
     on = Runtime(gpus_per_trial=1.0 if cuda else 0.0, compile="on")
     smallest = asked.sizes[0]
-    found: dict[str, list[dict[str, Any]]] = {}
+    found = Findings(asked.out)
 
-    def add(title: str, rows: Iterator[dict[str, Any]]) -> None:
-        begin = time.perf_counter()
-        found[title] = list(rows)
-        show(f"{title} ({time.perf_counter() - begin:.0f} s)", found[title])
-        if asked.out is not None:
-            asked.out.write_text(json.dumps(found, indent=1))  # what comes next may not come to its end
-
-    add("Throughput", (row for size in asked.sizes for row in throughput(size, device, on, asked.turns)))
-    add("The same steps twice", (repeats(size, device, on) for size in asked.sizes[:2]))
-    modes = [on.model_copy(update={"compile": mode}) for mode in ("off", "on", "graphs")]
-    add(
-        "Eager, compiled, CUDA graphs",
-        (
-            {"compile": mode.compile} | row
-            for mode in modes
-            for row in throughput(smallest, device, mode, asked.turns)
-        ),
-    )
-    at_once = ARMS_AT_ONCE if cuda else ARMS_AT_ONCE[:2]
-    add("Small arms on one device", (side_by_side(smallest, device, n) for n in at_once))
-    add("Figure 2", figure_2(device))
+    for size in asked.sizes:
+        found.add("Throughput", {"size": size}, throughput(size, device, on, asked.turns))
+    for size in asked.sizes[:2]:
+        found.add("The same steps twice", {"size": size}, repeats(size, device, on))
+    for mode in ("off", "on", "graphs"):
+        rows = throughput(smallest, device, on.model_copy(update={"compile": mode}), asked.turns)
+        about: Row = {"compile": mode, "size": smallest}
+        found.add("Eager, compiled, CUDA graphs", about, (about | row for row in rows))
+    for shape in shapes(device, (), ()):
+        found.add("Figure 2", shape._asdict(), figure_2(shape, device))
+    for n in ARMS_AT_ONCE if cuda else ARMS_AT_ONCE[:2]:
+        about = {"size": smallest, "arms_at_once": n}
+        found.add("Small arms on one device", about, side_by_side(smallest, device, n))
+    if found.failures:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

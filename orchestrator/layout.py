@@ -57,7 +57,7 @@ def machine(attempt: Row) -> str:
     parts.append(attempt["execution"])
     if why := attempt["compile_error"]:
         first, *_ = why.splitlines()
-        parts.append(f"not compiled: {first}")
+        parts.append(first if attempt["execution"] == "compiled" else f"not compiled: {first}")
     return ", ".join(filter(None, parts))
 
 

@@ -186,10 +186,16 @@ class Session:
                 ingest(self.store, arm_folder(self.storage, arm_id))
             record(self.store, report, packages=self.provenance.packages)
             running.behind = set()
-        why = report.record.environment.get("compile_error")
+        why = running.told.get("compile_error")
         if why and why not in self._not_compiled:
             self._not_compiled.add(why)
-            self._say("not_compiled", f"torch.compile failed, and trials run eagerly: {why}")
+            compiled = running.told.get("execution") == "compiled"
+            what = (
+                "Layers are compiled, but with"
+                if compiled
+                else "torch.compile failed, and trials run eagerly:"
+            )
+            self._say("not_compiled", f"{what} {why}")
         if report.record.status in ("done", "diverged"):
             self._judge.on_success(running.node)
         self.progress.on_report(report)

@@ -81,7 +81,9 @@ COLUMNS: dict[str, Column] = {
     "threads": Column("Int64", "threads of a CPU attempt; they change rounding"),
     "micro_batch": Column("Int64", "sequences in one forward pass"),
     "execution": Column("category", "`eager` or `compiled`, which round differently"),
-    "compile_error": Column("str", "why an attempt ran eagerly although it was to be compiled"),
+    "compile_error": Column(
+        "str", "why an attempt ran eagerly although it was to be compiled, or without its CUDA graphs"
+    ),
     "activation_checkpointing": Column(
         "boolean", "whether blocks were computed again in the backward pass instead of kept"
     ),

@@ -133,7 +133,11 @@ attempt = sa.Table(
     sa.Column("threads", Integer),
     sa.Column("micro_batch", Integer, comment="sequences in one forward pass"),
     sa.Column("execution", String, comment="`eager` or `compiled`"),
-    sa.Column("compile_error", Text, comment="why it ran eagerly although it was to be compiled"),
+    sa.Column(
+        "compile_error",
+        Text,
+        comment="why it ran eagerly although it was to be compiled, or without its CUDA graphs",
+    ),
     sa.Column(
         "activation_checkpointing", Boolean, comment="whether blocks were computed again going backward"
     ),

@@ -46,11 +46,19 @@ def flops_per_token(trial: Trial) -> float:
 
 
 def fixed_bytes(trial: Trial, device: Device = "cpu") -> int:
-    """Return the bytes that no micro-batch makes smaller: process, weights, gradients, optimizer, head."""
+    """Return the bytes that no micro-batch makes smaller: process, weights, gradients, optimizer, head.
+
+    And weights that are copied to be multiplied by: in bfloat16 all of them, else those of queries and keys, which
+    are put side by side.
+    """
     vocab = padded_vocab(trial.tokenizer)
+    if trial.dtype == "bfloat16":
+        copies = 2 * count_parameters(trial)
+    else:
+        copies = 4 * trial.n_layer * trial.d_model * (trial.n_head + trial.n_kv_head) * trial.d_head
     logits = min(HEAD_BYTES[device], 4 * vocab * trial.tokens_per_step)
     # The embedding's gradient is there four times: from the head, scaled, from the look-up, and summed.
-    return _PROCESS + 4 * (4 * count_parameters(trial) + 4 * vocab * trial.d_model) + logits
+    return _PROCESS + 4 * (4 * count_parameters(trial) + 4 * vocab * trial.d_model) + copies + logits
 
 
 def sequence_bytes(trial: Trial, *, activation_checkpointing: bool = False) -> int:
@@ -60,21 +68,26 @@ def sequence_bytes(trial: Trial, *, activation_checkpointing: bool = False) -> i
     after the GELU (8 C), q, k, v, the attention's output and what the projection takes (3 H D +
     2 H_kv D), XSA a number for each head; more with QK-norm or with sinks in front of the keys. One more
     block's worth is at work in the backward pass. With activation checkpointing each block keeps its input
-    alone (C), and one at a time is computed again. Counted in float32, of which bfloat16 takes about two thirds.
+    alone (C), and one at a time is computed again. In bfloat16 the LayerNorms' inputs, XSA's numbers and what
+    QK-norm takes stay float32, and the first LayerNorm's output is there twice, for queries and keys and for values.
     """
     width, kv_width = trial.n_head * trial.d_head, trial.n_kv_head * trial.d_head
-    block = 12 * trial.d_model + 3 * width + 2 * kv_width + trial.n_head
+    half = trial.dtype == "bfloat16"
+    wide, narrow = 2 * trial.d_model + trial.n_head, 10 * trial.d_model + 3 * width + 2 * kv_width
+    if half:
+        narrow += trial.d_model
     if trial.qk_norm:
-        block += width + kv_width
+        wide += width + kv_width
     tokens = trial.seq_len
     if trial.n_sinks:
         if trial.sink_kind == "token":
             tokens += trial.n_sinks
         else:
-            block += width + 2 * kv_width
-    kept = trial.n_layer * (trial.d_model if activation_checkpointing else block)
-    floats = tokens * (kept + (2 if activation_checkpointing else 1) * block + 4 * trial.d_model)
-    return math.ceil(_MARGIN * 4 * floats)
+            narrow += width + 2 * kv_width
+    block = 4 * wide + (2 if half else 4) * narrow
+    kept = trial.n_layer * (4 * trial.d_model if activation_checkpointing else block)
+    token = kept + (2 if activation_checkpointing else 1) * block + 16 * trial.d_model
+    return math.ceil(_MARGIN * tokens * token)
 
 
 def memory_bytes(

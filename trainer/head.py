@@ -25,8 +25,10 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, *, dtype: t
         x: hidden states [N, C].
         weight: the embedding [V, C], rows beyond the vocabulary included.
         targets: token ids [N].
-        dtype: precision of the matrix products and of what they multiply; each token's own logit and all
-            sums are float32. With float32 the result is that of `F.cross_entropy` to rounding.
+        dtype: precision of what the matrix products multiply and give. Each token's own logit, the sums of
+            exponentials, and the sums of products are float32. Within a product of bfloat16 a GPU may add
+            partial sums in bfloat16, where `torch.backends.cuda.matmul` allows it (records tell whether).
+            With float32 the result is that of `F.cross_entropy` to rounding.
     """
     wanted = torch.is_grad_enabled()
     loss: Tensor = _LinearCrossEntropy.apply(x, weight, targets, dtype, wanted)  # type: ignore[no-untyped-call]
@@ -127,7 +129,7 @@ class _Tiles:
         """Turn the logits l into w = exp(l - shift), the shift being the first tile's largest logit or more.
 
         The target's w becomes 0. Return the shift, each row's sum of w, and, where tiles are kept, its sum
-        of w times the words; all in float32.
+        of w times the words: each tile's product in the tile's precision, their sum in float32.
         """
         less: Tensor | None = None
         others = torch.zeros_like(at_least, dtype=torch.float32)
@@ -159,7 +161,7 @@ class _Tiles:
 
 
 def _accumulate(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add left @ right to `total` in float32."""
+    """Add left @ right, which has their precision, to `total` in float32."""
     if left.dtype == torch.float32:
         total.addmm_(left, right)
     else:

@@ -12,12 +12,16 @@ from schemas.report import EvalRow, StepRow
 from trainer.data import Windows
 from trainer.model import GPT
 
+READ_EVERY_S = 1.0
+"""How long losses stay on the device where nothing else needs them: each read makes the host wait for it."""
+
 
 class _Step(NamedTuple):
     step: int
     loss: Tensor
     grad_norm: Tensor
     lr: float
+    time_us: int
 
 
 class Losses:
@@ -42,20 +46,25 @@ class Losses:
 
     def add(self, step: int, loss: Tensor, grad_norm: Tensor, lr: float) -> None:
         """Note the loss before update `step`, the norm of its gradient and its learning rate."""
-        self._steps.append(_Step(step, loss, grad_norm, lr))
+        self._steps.append(_Step(step, loss, grad_norm, lr, time.time_ns() // 1000))
+
+    @property
+    def waiting_long(self) -> bool:
+        """Whether the steps at hand should be read although nothing else is due."""
+        return time.perf_counter() - self._begin >= READ_EVERY_S
 
     def read(self) -> tuple[list[StepRow], int | None]:
         """Return the rows due, and the first step whose loss is not finite.
 
         Rows are due at multiples of `log_every` and at the last step. A step that is not finite
-        has a row in any case, and nothing comes after it.
+        has a row in any case, and nothing comes after it. Their rate is that of all steps read at once.
         """
         if not self._steps:
             return [], None
-        values = torch.stack([torch.stack((s.loss, s.grad_norm)) for s in self._steps]).tolist()
+        columns = [torch.stack([getattr(s, name) for s in self._steps]) for name in ("loss", "grad_norm")]
+        values = torch.stack(columns, dim=1).tolist()
         elapsed = time.perf_counter() - self._begin
         rate = len(self._steps) * self._tokens_per_step / elapsed
-        now = time.time_ns() // 1000
         self._n_timed, self._seconds = self._n_timed + len(self._steps), self._seconds + elapsed
         steps, self._steps = self._steps, []
         self.restart_clock()
@@ -63,7 +72,7 @@ class Losses:
         for s, (loss, grad_norm) in zip(steps, values, strict=True):
             finite = math.isfinite(loss)
             if s.step % self._log_every == 0 or s.step == self._last_step or not finite:
-                rows.append(StepRow(s.step, loss, s.lr, grad_norm, rate, now))
+                rows.append(StepRow(s.step, loss, s.lr, grad_norm, rate, s.time_us))
             if not finite:
                 return rows, s.step
         return rows, None

@@ -1,23 +1,27 @@
 """What a device could do at most, to which model FLOP utilisation (MFU) refers."""
 
 import functools
+import re
 import time
 from typing import Literal, NamedTuple
 
 import torch
 
 BFLOAT16_TFLOPS = {
+    "GB200": 2500,
     "B200": 2250,
+    "GH200": 989,
     "H200": 989,
-    "NVL": 835,
-    "H100 PCIe": 756,
+    "H200 NVL": 835,
     "H100": 989,
+    "H100 NVL": 835,
+    "H100 PCIe": 756,
     "A100": 312,
     "L40S": 362,
     "L40": 181,
     "L4": 121,
 }
-"""Dense bfloat16 TFLOP/s of NVIDIA's data sheets, by what a device's name holds; the first that it holds counts."""
+"""Dense bfloat16 TFLOP/s of NVIDIA's data sheets, by words of a device's name, of which the longest count."""
 _WIDTH = {"cpu": 512, "cuda": 4096}
 _TRIES = 5
 
@@ -56,7 +60,8 @@ def data_sheet(name: str) -> float | None:
     """Return the dense bfloat16 TFLOP/s of a GPU by its name, or None where it is not known."""
     if "MIG" in name:
         return None  # a slice of what the data sheet is about
-    return next((tflops for part, tflops in BFLOAT16_TFLOPS.items() if part in name), None)
+    known = [words for words in BFLOAT16_TFLOPS if re.search(rf"\b{words}\b", name)]
+    return BFLOAT16_TFLOPS[max(known, key=len)] if known else None
 
 
 def wait(device: torch.device) -> None:

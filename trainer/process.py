@@ -20,10 +20,13 @@ def prepare(threads: int) -> None:
 
     glibc maps each block above 32 MiB anew and unmaps it on release, so logits-sized tensors
     page-fault in every step: a third of a small model's time. Results do not change by a bit.
-    Skipped without glibc, and where the user has tuned the allocator with MALLOC_* variables.
+    Skipped without glibc, and where the user has tuned the allocator, with MALLOC_* variables or
+    GLIBC_TUNABLES.
     """
     torch.set_num_threads(threads)
-    if platform.libc_ver()[0] == "glibc" and not any(name.startswith("MALLOC_") for name in os.environ):
+    tuned = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
+    tuned = tuned or any(name.startswith("MALLOC_") for name in os.environ)
+    if platform.libc_ver()[0] == "glibc" and not tuned:
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_MAX, 0)
         libc.mallopt(_M_TRIM_THRESHOLD, -1)
@@ -32,6 +35,10 @@ def prepare(threads: int) -> None:
 def environment(device: torch.device) -> dict[str, Any]:
     """Return the hardware and versions that this process trains with."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    precision: dict[str, Any] = {"matmul_precision": torch.get_float32_matmul_precision()}
+    if device.type == "cuda":
+        reduced = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+        precision["bf16_reduced_precision_reduction"] = reduced
     return {
         "hostname": socket.gethostname(),
         "pid": os.getpid(),
@@ -39,7 +46,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "cpu": _cpu_model(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
+        **precision,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "peak_rss_bytes": peak if sys.platform == "darwin" else peak * 1024,

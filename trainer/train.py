@@ -52,8 +52,8 @@ def train(
         folder: the arm's folder, held under a lock meanwhile.
         runtime: how to look at the arm, and on what it runs.
         attempt: the number of this attempt; a higher one in the folder fences it off.
-        report: is sent the record and the new rows: at the start, then with all rows up to there,
-            at each evaluation, and at the end.
+        report: is sent the record and the new rows: before layers are compiled and once they are, at
+            each evaluation with all rows up to there, and at the end.
         should_stop: is asked after each step; if true, the arm is checkpointed and left there.
 
     Raises:
@@ -75,6 +75,7 @@ def train(
         gpu_bytes = None
         if device.type == "cuda":
             gpu_bytes = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.reset_peak_memory_stats(device)  # what was trained before is no part of the record
             if runtime.gpus_per_trial < 1:
                 check_share(arm, runtime, gpu_bytes)
                 torch.cuda.set_per_process_memory_fraction(runtime.gpus_per_trial)
@@ -103,21 +104,18 @@ def train(
             model.load_state_dict(begin.state["model"])
             for optimizer, state in zip(optimizers, begin.state["optimizers"], strict=True):
                 optimizer.load_state_dict(state)
-        execution = compile_layers(model, runtime, micro_batch)
-
-        boundaries = (runtime.log_every, runtime.eval_every, runtime.bias_every, runtime.checkpoint_every)
+        how: dict[str, Any] = {
+            "micro_batch": micro_batch,
+            "activation_checkpointing": model.activation_checkpointing,
+        }
+        boundaries = (runtime.eval_every, runtime.bias_every, runtime.checkpoint_every)
         losses = Losses(tokens_per_step=arm.tokens_per_step, log_every=runtime.log_every, last_step=arm.steps)
 
         def where() -> dict[str, Any]:
             rate, most = losses.tokens_per_s, peak(device, arm.dtype)
-            return environment(device) | {
-                "micro_batch": micro_batch,
-                "activation_checkpointing": model.activation_checkpointing,
-                **execution._asdict(),
-                "flops_per_s": rate and rate * flops_per_token(arm),
-                "peak_flops_per_s": most.flops_per_s,
-                "peak_source": most.source,
-            }
+            speed = {"flops_per_s": rate and rate * flops_per_token(arm)}
+            bound = {"peak_flops_per_s": most.flops_per_s, "peak_source": most.source}
+            return environment(device) | how | speed | bound
 
         with Logbook(folder, record, journal_bytes=begin.journal_bytes, where=where, send=report) as log:
 
@@ -149,10 +147,11 @@ def train(
                 checkpoint.discard_steps(folder)
                 return ended
 
-            log.report("running", begin.step)
+            log.report("running", begin.step)  # what fails while compiling is judged by the micro-batch
+            how |= compile_layers(model, runtime, micro_batch)._asdict()
             if begin.step == 0:
                 look(0)
-                log.report("running", 0)
+            log.report("running", begin.step)
             losses.restart_clock()
             for step in range(begin.step + 1, arm.steps + 1):
                 lr = learning_rate(arm, step)
@@ -167,7 +166,8 @@ def train(
                 losses.add(step, loss, grad_norm, lr)
 
                 stop = should_stop()
-                if not stop and not any(_due(step, every, arm.steps) for every in boundaries):
+                look_or_save = stop or any(_due(step, every, arm.steps) for every in boundaries)
+                if not look_or_save and not losses.waiting_long:
                     continue
                 new_rows, diverged_at = losses.read()
                 log.add(new_rows)

@@ -56,15 +56,16 @@ def test_a_user_s_error_is_kept_and_not_tried_again(bench: Bench) -> None:
 
 
 def test_that_layers_were_not_compiled_is_said_once_for_each_reason(bench: Bench) -> None:
-    for reason in ("no [C++] compiler", "no [C++] compiler", "no triton", None):
+    error, graphs = "no [C++] compiler", "no CUDA graphs: Inductor skipped 2 of them"
+    for execution, reason in (("eager", error), ("eager", error), ("compiled", graphs)):
         job = bench.take("t")
-        if job is None:
-            break
-        told = replace(formula_record(job.arms[0], 1), environment={"compile_error": reason})
+        assert job
+        environment = {"execution": execution, "compile_error": reason}
+        told = replace(formula_record(job.arms[0], 1), environment=environment)
         bench.session.on_report("t", Report(told, []))
         finish(bench, "t", job)
     assert bench.text.count("trials run eagerly: no [C++] compiler") == 1
-    assert bench.text.count("trials run eagerly: no triton") == 1
+    assert bench.text.count("Layers are compiled, but with no CUDA graphs: Inductor skipped 2 of them") == 1
 
 
 def test_a_lost_node_is_tried_again_within_its_budget(bench: Bench) -> None:

@@ -187,16 +187,18 @@ def test_how_an_arm_was_executed_and_how_fast(xsa: Xsa, wanted: Store) -> None:
         "flops_per_s": None,
     }
     told_of(wanted, arm, micro_batch=2, **why)
+    told_of(wanted, arm, micro_batch=1, execution="compiled", compile_error="no CUDA graphs: skipped")
     output = xsa("show", arm.id)[1]
     rate = f"{3e9 / flops_per_token(arm):,.0f} tokens/s"
     assert f"speed       {rate}, 75 % of the CPU's peak (measured)" in output
     assert "laptop, cpu, 1 thread, micro-batch 4, eager, code" in output
     assert "laptop, cpu, 1 thread, micro-batch 4, compiled, code" in output
     assert "micro-batch 2, eager, not compiled: InvalidCxxCompiler: none found, code" in output
+    assert "micro-batch 1, compiled, no CUDA graphs: skipped, code" in output
     document = json.loads(xsa("show", arm.id, "--json")[1])
     timed = {"attempt": 2, "device": "cpu", "mfu": 0.75, "peak_source": "measured"}
     assert document["speed"] == timed | {"tok_per_s": 3e9 / flops_per_token(arm)}
-    assert [row["mfu"] for row in document["attempts"]] == [0.25, 0.75, None]
+    assert [row["mfu"] for row in document["attempts"]] == [0.25, 0.75, None, None]
     assert document["attempts"][2] == document["attempts"][2] | why | {"activation_checkpointing": None}
 
 

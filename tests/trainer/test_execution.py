@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
+from torch._inductor.utils import fresh_cache
 
 from schemas.report import EvalRow
 from schemas.trial import Arm
@@ -32,6 +34,31 @@ def test_compiled_layers_give_the_same_losses_to_rounding(
     assert losses(run, arm, "compiled") == pytest.approx(
         losses(run, arm, "eager"), abs=1e-5 if dtype == "float32" else 1e-2
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("micro_batch", "why"), [(None, "Inductor skipped"), (2, "a step of 4 sequences is cut into parts of 2")]
+)
+def test_an_arm_without_the_cuda_graphs_it_was_to_have_says_why(
+    tiny: Callable[..., Arm], run: Any, micro_batch: int | None, why: str
+) -> None:
+    torch.compiler.reset()
+    told = run(tiny(), compile="graphs", micro_batch=micro_batch).environment
+    assert told["execution"] == "compiled"
+    assert told["compile_error"].startswith(f"no CUDA graphs: {why}")
+
+
+@pytest.mark.slow
+def test_what_was_traced_once_is_not_traced_again(tiny: Callable[..., Arm], run: Any) -> None:
+    arm = tiny()
+    with fresh_cache():
+        for name in ("first", "second"):
+            torch.compiler.reset()
+            counters.clear()
+            assert run(arm, name, compile="on").environment["execution"] == "compiled"
+        assert counters["aot_autograd"]["autograd_cache_hit"] == counters["aot_autograd"]["total"] == 2
+    assert losses(run, arm, "second") == losses(run, arm, "first")
 
 
 def test_without_a_compiler_a_trial_runs_eagerly_and_says_why(
@@ -63,6 +90,12 @@ def test_a_gpu_is_known_by_its_name() -> None:
         "NVIDIA L40S": 362,
         "NVIDIA L4": 121,
         "NVIDIA H100 NVL": 835,
+        "NVIDIA H200 NVL": 835,
+        "NVIDIA GH200 480GB": 989,
+        "NVIDIA B200": 2250,
+        "NVIDIA A100 80GB PCIe": 312,
+        "NVIDIA L40": 181,
+        "NVIDIA RTX A1000": None,
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb": None,
         "NVIDIA GeForce RTX 4090": None,
     }

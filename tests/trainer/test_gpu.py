@@ -1,6 +1,8 @@
 """What only a GPU can show; without one each of these skips."""
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from trainer.memory import choose_portions, trial_bytes
 from trainer.model import build
 from trainer.optim import make_optimizers
 from trainer.step import take_step
+from trainer.train import train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 GPU = torch.device("cuda")
@@ -32,6 +35,7 @@ def test_layers_are_compiled_and_follow_the_eager_ones(tiny: Callable[..., Arm],
     assert run(arm, "eager", gpus_per_trial=1, compile="off").environment["execution"] == "eager"
     told = run(arm, how, gpus_per_trial=1, compile=how).environment
     assert (told["execution"], told["compile_error"]) == ("compiled", None)
+    assert isinstance(told["bf16_reduced_precision_reduction"], bool)
     assert losses(run, arm, how) == pytest.approx(losses(run, arm, "eager"), abs=1e-4)
 
 
@@ -69,6 +73,28 @@ def test_nothing_in_a_step_waits_for_the_gpu() -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.parametrize("how", ["off", "on"])
+def test_nothing_between_two_reads_of_the_losses_waits_for_the_gpu(
+    tiny: Callable[..., Arm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("trainer.metrics.READ_EVERY_S", math.inf)
+    arm, asked = tiny(steps=12, dtype="bfloat16"), 0
+
+    def should_stop() -> bool:
+        """Asked after each step: from the third to the ninth, waiting is an error."""
+        nonlocal asked
+        asked += 1
+        torch.cuda.set_sync_debug_mode("error" if 3 <= asked < 9 else "default")
+        return False
+
+    try:
+        runtime = Runtime(gpus_per_trial=1, compile=how)
+        record = train(arm, tmp_path, runtime, attempt=1, report=lambda report: None, should_stop=should_stop)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert (record.status, asked) == ("done", 12)
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_peak_memory_stays_below_the_estimate(again: bool) -> None:
     arm = Trial(**SIZE, tokens_per_step=65_536).xsa
@@ -88,6 +114,12 @@ def test_peak_memory_stays_below_the_estimate(again: bool) -> None:
     assert 0.2 * trial_bytes(arm, runtime, memory) < used < trial_bytes(arm, runtime, memory)
 
 
+def test_the_peak_of_an_arm_is_its_own(tiny: Callable[..., Arm], run: Any) -> None:
+    before = torch.empty(2**30, dtype=torch.uint8, device=GPU)
+    del before
+    assert run(tiny(), gpus_per_trial=1, compile="off").environment["peak_gpu_bytes"] < 2**30
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_head_is_that_of_the_cpu(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -95,7 +127,7 @@ def test_the_head_is_that_of_the_cpu(dtype: torch.dtype) -> None:
     targets = torch.randint(5000, (300,), generator=generator)
     found = []
     for device in (torch.device("cpu"), GPU):
-        parts = [part.to(device).requires_grad_() for part in (x, weight)]
+        parts = [part.detach().to(device, copy=True).requires_grad_() for part in (x, weight)]
         loss = linear_cross_entropy(*parts, targets.to(device), dtype=dtype)
         loss.backward()
         found.append([loss.detach().cpu(), *(part.grad.cpu() for part in parts if part.grad is not None)])

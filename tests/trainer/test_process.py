@@ -1,6 +1,7 @@
 """What a worker process sets once."""
 
 import ctypes
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,13 +49,23 @@ def test_large_tensors_do_not_fault_in_every_step() -> None:
     assert prepared < plain / 10
 
 
-def test_an_allocator_that_the_user_tuned_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("MALLOC_ARENA_MAX", "2"), ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=65536")]
+)
+def test_an_allocator_that_the_user_tuned_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     def refuse(name: object) -> None:
         raise AssertionError("mallopt was reached for")
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
-    prepare(torch.get_num_threads())
+    threads = torch.get_num_threads()
+    if platform.libc_ver()[0] == "glibc":
+        monkeypatch.setenv("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=512")
+        with pytest.raises(AssertionError, match="mallopt"):
+            prepare(threads)
+    monkeypatch.setenv(name, value)
+    prepare(threads)
 
 
 def test_the_allocator_changes_no_bit(tiny: Callable[..., Arm]) -> None:

@@ -20,7 +20,7 @@ from schemas.trial import Arm
 from trainer.checkpoint import load_final
 from trainer.data import Batches
 from trainer.journal import FolderBusy, hold
-from trainer.metrics import evaluate
+from trainer.metrics import Losses, evaluate
 from trainer.model import build
 from trainer.train import ChangedArm, StaleAttempt
 
@@ -48,6 +48,47 @@ def test_reports_hold_every_row_once_and_in_order(tiny: Callable[..., Arm], run:
     assert record.wall_s > 0 and record.n_params == sum(
         w.numel() for w in load_final(run.folder(arm)).values()
     )
+
+
+def test_a_worker_out_of_memory_while_compiling_has_told_its_micro_batch(
+    tiny: Callable[..., Arm], run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_out(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("trainer.execution._sample_loss", give_out)
+    with pytest.raises(torch.OutOfMemoryError):
+        run(tiny(), compile="on", micro_batch=2, activation_checkpointing=True)
+    (report,) = run.reports
+    told = report.record.environment
+    assert (told["micro_batch"], told["activation_checkpointing"]) == (2, True)
+    assert "execution" not in told
+
+
+@pytest.mark.parametrize("every_s", [0.0, math.inf])
+def test_losses_are_read_where_something_is_due_or_now_and_then(
+    tiny: Callable[..., Arm], run: Any, monkeypatch: pytest.MonkeyPatch, every_s: float
+) -> None:
+    """Each read makes the host wait for the device, however often a loss is logged."""
+    reads: list[int] = []
+    read = Losses.read
+
+    def counted(losses: Losses) -> tuple[list[StepRow], int | None]:
+        rows, diverged_at = read(losses)
+        reads.append(len(rows))
+        return rows, diverged_at
+
+    arm = tiny(steps=7)
+    run(arm, "usual")
+    monkeypatch.setattr("trainer.metrics.READ_EVERY_S", every_s)
+    monkeypatch.setattr(Losses, "read", counted)
+    run(arm, "counted", eval_every=4)
+    assert reads == ([1] * 7 if every_s == 0 else [4, 3])
+    found = [row for row in run.rows(arm, "counted") if isinstance(row, StepRow)]
+    assert [row.step for row in found] == [1, 2, 3, 4, 5, 6, 7]
+    assert losses(run.rows(arm, "counted")) == losses(run.rows(arm, "usual"))
+    times = [row.time_us for row in found]
+    assert times == sorted(set(times)), "each is that of its own step"
 
 
 def test_a_finished_arm_tells_where_its_weights_are(tiny: Callable[..., Arm], run: Any) -> None:
