@@ -229,7 +229,9 @@ def _judge(
         report.problems.append(str(told))
         return
     if isinstance(told, Exception):
-        report.problems.append(f"it failed to answer: {str(told).strip().splitlines()[-1]}")
+        report.problems.append(
+            f"it failed to answer: {(str(told).strip().splitlines() or [type(told).__name__])[-1]}"
+        )
         return
     report.storage = told["storage"] is None and report.node in marked
     if not report.storage:

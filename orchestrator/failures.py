@@ -13,13 +13,19 @@ from schemas.sweep import Runtime
 RETRIES = {"node_lost": 5, "preempted": 5, "host_oom": 1, "cuda_oom": 20}
 """How often each cause is tried again within one run; a cause not named here is not. Of a GPU's memory a trial
 takes less each time, until nothing about it can be made smaller."""
+_MEMORY = ("host_oom", "cuda_oom")
+"""Causes that are tried again with less, which is no failure of the sweep or of a node while there is less."""
 _OUTSIDE = ("node_lost", "preempted")
 """Causes that say nothing about the sweep, however often they come."""
 _DEATHS = {"ActorDiedError", "ActorUnavailableError", "RayActorError", "NodeDiedError", "WorkerCrashedError"}
 
 
 class TuneEnded(Exception):
-    """Ray Tune ended under a trial that had no part in it."""
+    """Ray Tune ended under a trial that had no part in it, and is begun again."""
+
+
+class RunEnded(Exception):
+    """A run ended under its trials of something that was not theirs."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ def explain(error: BaseException | None) -> Failure:
         return Failure("store_error", message, details)
     if isinstance(error, TuneEnded):
         return Failure("interrupted", message, blameless=True)
-    if "StaleAttempt" in names:
+    if names & {"StaleAttempt", "RunEnded"}:
         return Failure("interrupted", message, details)
     if "FolderBusy" in names:  # by a worker whose node is taken for dead, and which does not know it yet
         return Failure("node_lost", message, details, node_is_sound=True)
@@ -144,6 +150,8 @@ class Judge:
         self._in_a_row = 0
         self._of_node: defaultdict[str, list[Job]] = defaultdict(list)
         """Jobs that failed on a node since it last finished one."""
+        self._last_node: dict[str, str | None] = {}
+        """Where a trial last failed."""
 
     def on_success(self, node: str | None) -> None:
         """Take note that an arm has got its result."""
@@ -151,17 +159,20 @@ class Judge:
         if node is not None:
             self._of_node.pop(node, None)
 
-    def on_failure(self, job: Job, failure: Failure, node: str | None) -> Verdict:
-        """Take note of a failure, and say what comes after it."""
+    def on_failure(self, job: Job, failure: Failure, node: str | None, *, possible: bool = True) -> Verdict:
+        """Take note of a failure, and say what comes after it; `possible` is whether the job can be tried again."""
         if not failure.is_fault:
             return Verdict(again=failure.blameless)
         self._tries[job.trial_id, failure.cause] += 1
-        again = self._tries[job.trial_id, failure.cause] <= RETRIES.get(failure.cause, 0)
+        again = possible and self._tries[job.trial_id, failure.cause] <= RETRIES.get(failure.cause, 0)
+        if again and failure.cause in _MEMORY:
+            return Verdict(again)
         if failure.cause not in _OUTSIDE:
             self._in_a_row = self._in_a_row + 1 if failure.signature == self._signature else 1
             self._signature = failure.signature
         if failure.node_is_sound:
             node = None
+        self._last_node[job.trial_id] = node
         if node is not None:
             self._of_node[node].append(job)
         halt = None
@@ -171,9 +182,13 @@ class Judge:
         return Verdict(again, bad_node=bad, halt=halt)
 
     def forgive(self, node: str) -> Iterator[Job]:
-        """Return the jobs that failed on a node which is avoided from now on: it was not their fault."""
+        """Return the jobs that last failed on a node which is avoided from now on: it was not their fault.
+
+        Of a trial that failed there several times, each time's job.
+        """
         self._in_a_row = 0
         for job in self._of_node.pop(node, []):
-            for cause in RETRIES:
-                self._tries.pop((job.trial_id, cause), None)
-            yield job
+            if self._last_node[job.trial_id] == node:
+                for cause in RETRIES:
+                    self._tries.pop((job.trial_id, cause), None)
+                yield job

@@ -137,7 +137,7 @@ def run_session(session: Session) -> None:
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(session.room.slots)
     trainable = tune.with_parameters(
         train_trial,
-        arms={arm.id: arm.model_dump() for job in session.left for arm in job.arms},
+        arms={arm_id: arm.model_dump() for arm_id, arm in session.arms.items()},
         storage=str(session.storage),
         runtime=runtime.model_dump_json(),
         stop_file=str(session.stop_file),

@@ -1,7 +1,7 @@
 """Which nodes a run may use, and how many jobs have room on them."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
 RECOUNT_S = 10.0
@@ -35,7 +35,7 @@ class Newcomers:
 
     def look(self) -> list[str]:
         """Look who joined, and return what is new about those that are unfit."""
-        said = self._hear(self._answer.result()) if self._answer is not None and self._answer.done() else []
+        said = self._hear(self._answer) if self._answer is not None and self._answer.done() else []
         self.unusable = set(self._living()) - self._known
         if self._answer is None:
             is_time = time.monotonic() >= self._again
@@ -43,7 +43,11 @@ class Newcomers:
             self._answer = self._ask(self._asked) if self._asked else None
         return said
 
-    def _hear(self, reasons: Mapping[str, str]) -> list[str]:
+    def _hear(self, answer: "Future[dict[str, str]]") -> list[str]:
+        if (error := answer.exception()) is None:
+            reasons = answer.result()
+        else:
+            reasons = dict.fromkeys(self._asked, f"it could not be asked ({type(error).__name__}: {error}).")
         self._answer = None
         self._again = time.monotonic() + ASK_AGAIN_S
         self._known |= self._asked - reasons.keys()
@@ -92,9 +96,8 @@ class Room:
 
     def recount(self) -> str | None:
         """Count the slots anew, and return what is new."""
-        room, before = self._slots_without(self.avoided), self.slots
-        self.slots = max(1, room)  # where there is none, one job waits for a node
+        before, self.slots = self.slots, self._slots_without(self.avoided)
         if self.slots == before:
             return None
-        now = f"{room} at once" if room else "no trial: the next one waits for a node"
+        now = f"{self.slots} at once" if self.slots else "no trial: the next one waits for a node"
         return f"The cluster has room for {now}, before it was {before}."

@@ -3,21 +3,30 @@
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 
-from orchestrator.failures import Failure, Judge, TuneEnded, Verdict, explain, killed_for_memory, lighter
+from orchestrator.failures import (
+    Failure,
+    Judge,
+    RunEnded,
+    TuneEnded,
+    Verdict,
+    explain,
+    killed_for_memory,
+    lighter,
+)
 from orchestrator.held import Held
 from orchestrator.owner import Place, is_dead
 from orchestrator.plan import Job
 from orchestrator.progress import Progress
 from orchestrator.reach import Reach
 from orchestrator.room import Room
+from orchestrator.running import Running
 from results import sessions
 from results.claims import LEASE_S, Provenance, claim, end_attempt, renew
 from results.record import ingest, record
@@ -29,26 +38,6 @@ from schemas.trial import Arm
 
 LOOK_S = 2.0
 """Seconds between looks at the store for a wish that this run stop."""
-
-
-@dataclass
-class Running:
-    """A job under way."""
-
-    job: Job
-    attempts: dict[str, int]
-    """Number of the attempt at each arm, by the arm's id."""
-    place: Place | None = None
-    """Where its worker is, once it has said so."""
-    told: Mapping[str, Any] = field(default_factory=dict)
-    """What its worker last said of where and how it trains."""
-    behind: set[str] = field(default_factory=set)
-    """The arms of which the store has missed a report: their rows are in the journals alone."""
-
-    @property
-    def node(self) -> str | None:
-        """Ray's id of the worker's node."""
-        return self.place.node if self.place else None
 
 
 class Session:
@@ -78,6 +67,8 @@ class Session:
         self.owner = owner
         self.stop_file = storage / "sessions" / f"{self.owner.translate({ord(':'): '-', ord('/'): '-'})}.stop"
         self.queue = deque(jobs)
+        self.arms = {arm.id: arm for job in jobs for arm in job.arms}
+        """Every arm that this run may train."""
         self.held = Held()
         self.running: dict[str, Running] = {}
         """The jobs under way by Tune's trial id."""
@@ -110,13 +101,6 @@ class Session:
         """Whether nothing runs and nothing more will."""
         left = self.queue or self._unsettled or self.held.silent
         return not self.running and (not left or self.stopping or self.halted is not None)
-
-    @property
-    def left(self) -> Iterator[Job]:
-        """Every job that may yet begin, or begin again."""
-        yield from self.queue
-        yield from self.held
-        yield from (ended.job for ended, _ in self._unsettled)
 
     def next_job(self, tune_id: str) -> Running | None:
         """Claim and return the next job for a Tune trial, or None if there is none to take now."""
@@ -227,8 +211,10 @@ class Session:
                 continue  # it has said all that it had to say
             try:
                 ingest(self.store, arm_folder(self.storage, arm.id))
-            except (DamagedJournal, OSError) as damage:
+            except DamagedJournal as damage:
                 failure = explain(error or damage)
+            except OSError as unread:  # which is not the arm's doing
+                failure = explain(error or RunEnded(f"its journal could not be read: {unread}"))
         states = arm_states(self.store, list(attempts))
         left = [
             arm
@@ -250,17 +236,18 @@ class Session:
         )
         for arm in waiting:
             end_attempt(self.store, arm.id, attempts[arm.id], cause="cancelled", error="not begun")
-        verdict = self._judge.on_failure(replace(job, arms=tuple(left)), failure, ended.node)
-        self._carry_out(verdict, failure, ended, left)
+        less, how = lighter(job, failure.cause, ended.told, self.sweep.runtime)
+        verdict = self._judge.on_failure(
+            replace(job, arms=tuple(left)), failure, ended.node, possible=less is not None
+        )
+        again = less if verdict.again and not self.stopping else None
+        if wanted := left if again else left[1:]:
+            self.queue.append(replace(again or job, arms=tuple(wanted)))
+        self._carry_out(verdict, failure, ended, left[0], f"it is tried again{how}" if again else "")
 
-    def _carry_out(self, verdict: Verdict, failure: Failure, ended: Running, left: list[Arm]) -> None:
-        less, how = lighter(ended.job, failure.cause, ended.told, self.sweep.runtime)
-        again = verdict.again and not self.stopping and less is not None
-        job, wanted = (less, left) if again and less else (ended.job, left[1:])
-        if wanted:
-            self.queue.append(replace(job, arms=tuple(wanted)))
-        then = f"it is tried again{how}" if again else "not tried again in this run"
-        self.progress.on_failure(left[0], failure, then if failure.is_fault or again else "")
+    def _carry_out(self, verdict: Verdict, failure: Failure, ended: Running, failed: Arm, again: str) -> None:
+        then = again or "not tried again in this run"
+        self.progress.on_failure(failed, failure, then if failure.is_fault or again else "")
         if verdict.bad_node and ended.place is not None and self._avoid(ended, ended.place):
             return
         if verdict.halt and not self.halted:
@@ -270,9 +257,14 @@ class Session:
         """Use the other nodes alone from now on, if there is one that can; what failed there is due again."""
         if not self.room.avoid(place.node):
             return False
-        under_way = [*self.running.values(), *(run for run, _ in self._unsettled if run is not ended)]
-        known = {job.trial_id for job in [*self.queue, *self.held, *(run.job for run in under_way)]}
-        self.queue += [job for job in self._judge.forgive(place.node) if job.trial_id not in known]
+        others = [*self.running.values(), *(run for run, _ in self._unsettled if run is not ended)]
+        known = {
+            arm.id for job in [*self.queue, *self.held, *(run.job for run in others)] for arm in job.arms
+        }
+        for job in self._judge.forgive(place.node):
+            if due := tuple(arm for arm in job.arms if arm.id not in known):
+                self.queue.append(replace(job, arms=due))
+                known |= {arm.id for arm in due}
         self._say(
             "node_avoided",
             f"Node {place.hostname} ({place.node[:8]}) is avoided from now on: "
@@ -309,7 +301,7 @@ class Session:
             self._told_silent = silent
             if silent:
                 self.progress.say(
-                    f"{silent} arms are held by a run of which nothing was heard yet: if it gives no sign of life, "
+                    f"{silent} arms are held by a run of which nothing is heard: if it gives no sign of life, "
                     f"they are taken over when its lease ends, within {LEASE_S} s."
                 )
 

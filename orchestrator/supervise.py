@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from orchestrator.arguments import why_unwritable
-from orchestrator.failures import TuneEnded, explain
+from orchestrator.failures import RunEnded, explain
 from orchestrator.owner import owner_name
 from orchestrator.plan import Plan
 from orchestrator.progress import Progress
@@ -70,6 +70,8 @@ def run(
             ingest(store, arm_folder(storage, arm.id))
         except DamagedJournal as error:
             console.print(f"[yellow]{escape(str(error))}[/]", soft_wrap=True)
+        except OSError as error:
+            raise UserError(f"The storage {storage} cannot be read: {error}.") from error
     plan = current_plan(store, sweep)
     jobs = plan.jobs(only)
     if not jobs:
@@ -144,7 +146,7 @@ def _train(session: Session) -> None:
             failure = explain(error)
             session.progress.say(f"[red]Ray Tune ended: {failure.cause}: {escape(failure.message)}[/]")
             if failure.cause == "user_error":  # of the driver's own: trials' errors do not end Tune
-                session.abandon(TuneEnded(f"its run ended: {failure.message}"))
+                session.abandon(RunEnded(f"its run ended: {failure.message}"))
                 if isinstance(error, OSError):
                     raise UserError(
                         f"The run ended, because the driver met this: {error}. What was trained is kept; "

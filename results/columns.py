@@ -70,7 +70,9 @@ COLUMNS: dict[str, Column] = {
     "delta_val_loss": Column("float64", "XSA's held-out loss minus SA's, nats/token: negative is better"),
     "lr_now": Column("float64", "learning rate of the step (`lr` is the peak)"),
     "grad_norm": Column("float64", "norm of the whole gradient before clipping"),
-    "tok_per_s": Column("float64", "training tokens a second in this step"),
+    "tok_per_s": Column(
+        "float64", "training tokens a second, over the steps whose losses were read with this one's"
+    ),
     "n_params": Column("Int64", "parameters"),
     "attempt": Column("Int64", "number of the attempt at the arm, from 1"),
     "cause": Column("category", "why the attempt did not finish: host_oom, node_lost, interrupted, ..."),

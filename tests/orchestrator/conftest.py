@@ -62,6 +62,8 @@ class Bench:
         """Slots of each node."""
         self.unfit: dict[str, str] = {}
         """Nodes that cannot be used, and why."""
+        self.unasked: Exception | None = None
+        """Why no node can be asked."""
         self.session = Session(
             store,
             sweep,
@@ -78,6 +80,9 @@ class Bench:
 
     def ask(self, nodes: Collection[str]) -> "Future[dict[str, str]]":
         answer: Future[dict[str, str]] = Future()
+        if self.unasked:
+            answer.set_exception(self.unasked)
+            return answer
         answer.set_result({node: why for node, why in self.unfit.items() if node in nodes})
         return answer
 

@@ -198,7 +198,15 @@ def test_gpus_are_a_share_of_one_or_whole(sweep_file: Write, gpus: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["s3://key:hush@bucket/x", "s3://key:hu/sh@bucket/x", "sftp://me:9hush@host/x", "az://c/x?sig=hush"],
+    [
+        "s3://key:hush@bucket/x",
+        "s3://key:12/hush@bucket/x",
+        "sftp://me:9hush@host/x",
+        "https://hush@host/x",
+        "az://c/x?sig=hush",
+        "https://host/x?X-Amz-Signature=hush",
+        "s3://bucket/x?a=1&AWSAccessKeyId=hush",
+    ],
 )
 def test_a_key_or_password_in_a_url_is_refused_and_not_repeated(sweep_file: Write, url: str) -> None:
     with pytest.raises(UserError, match=r":1: runtime\.data: it holds a key or password") as caught:
@@ -213,6 +221,8 @@ def test_a_key_or_password_in_a_url_is_refused_and_not_repeated(sweep_file: Writ
         "abfs://box@account.host/x",
         "sftp://me@host/x",
         "hdfs://nn:9000/x@v2",
+        "http://[::1]:8080/x@y",
+        "https://host:8080/a?monkey=1",
         "/a:b@c",
         "data",
     ],
