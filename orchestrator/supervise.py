@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ from schemas.errors import UserError
 from schemas.report import DamagedJournal, arm_folder
 from schemas.sweep import Sweep
 
+MEMORY_PAUSE_S = 5.0
+"""How long a node is given to get its memory back before a trial that was killed for it begins again."""
 TUNE_RESTARTS = 5
 """How often Tune may end with nothing under way before a run gives up."""
 
@@ -156,6 +159,8 @@ def _train(session: Session) -> None:
             ended = error
         idle = 0 if session.running else idle + 1
         session.abandon(ended)
+        if ended is not None and failure.cause == "host_oom":
+            time.sleep(MEMORY_PAUSE_S)
     session.settle()
 
 

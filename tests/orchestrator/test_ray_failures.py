@@ -68,6 +68,13 @@ def worker_of(desk: Desk, arm: Arm) -> int:
     raise AssertionError("no checkpoint within a minute")
 
 
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_a_sweep_in_which_much_goes_wrong_tells_it_all_and_is_completed_by_the_next_run(
     tmp_path: Path,
 ) -> None:
@@ -119,7 +126,7 @@ def test_a_host_out_of_memory_ends_neither_the_run_nor_the_innocent(tmp_path: Pa
     )
     worker = worker_of(desk, long)
     taken = []
-    while psutil.pid_exists(worker):
+    while is_running(worker):
         assert len(taken) < 2 * free // 2**28, "Ray's memory monitor killed nothing"
         taken.append(b"x" * 2**28)
         time.sleep(0.1)
