@@ -122,10 +122,12 @@ def lighter(job: Job, cause: str, told: Mapping[str, Any], runtime: Runtime) -> 
     if micro_batch is None:  # the weights alone did not fit, for this is told before the first step
         return None, ""
     if micro_batch > 1:
-        return replace(job, micro_batch=micro_batch // 2), f", {micro_batch // 2} sequences at a time"
+        half = micro_batch // 2
+        return replace(job, lighter={**job.lighter, "micro_batch": half}), f", {half} sequences at a time"
     if told.get("activation_checkpointing") or runtime.activation_checkpointing is not None:
         return None, ""
-    return replace(job, micro_batch=1, activation_checkpointing=True), ", with activation checkpointing"
+    least = {"micro_batch": 1, "activation_checkpointing": True}
+    return replace(job, lighter=least), ", with activation checkpointing"
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """Arms that a run wants and another one has claimed."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from orchestrator.owner import is_alive
 from orchestrator.plan import Job, is_held
 from results.claims import LEASE_S
-from results.state import ArmState
+from results.state import ArmState, arm_states
+from results.store import Store
 
 
 @dataclass
@@ -52,9 +53,11 @@ class Held:
         for arm in job.arms:
             self._holders[arm.id] = _Holder(states[arm.id].lease_owner, states[arm.id].lease_until_us)
 
-    def due(self, states_of: Callable[[Sequence[str]], Mapping[str, ArmState]]) -> list[Job]:
+    def due(self, store: Store) -> list[Job]:
         """Look again, and return what nobody holds any more. What failed there meanwhile is not due again."""
-        states = states_of(list(self._holders)) if self._holders else {}
+        if not self._jobs:
+            return []
+        states = arm_states(store, list(self._holders))
         due, kept = [], []
         for job in self._jobs:
             held = [arm for arm in job.arms if is_held(states[arm.id])]

@@ -243,8 +243,7 @@ class _Jobs(Searcher):  # type: ignore[misc] # Ray is not typed
         return {
             "trial_id": job.trial_id,
             "attempts": running.attempts,
-            "micro_batch": job.micro_batch,
-            "activation_checkpointing": job.activation_checkpointing,
+            "lighter": job.lighter,
             "alone": job.alone,
             "avoided": sorted(self._session.room.avoided),
         }

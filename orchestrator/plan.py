@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.owner import is_dead
@@ -30,10 +30,8 @@ class Job:
 
     trial_id: str
     arms: tuple[Arm, ...]
-    micro_batch: int | None = None
-    """Sequences at a time, where a larger number has run out of memory."""
-    activation_checkpointing: bool | None = None
-    """True where even one sequence has run out of memory with its activations kept."""
+    lighter: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of `Runtime` under which it takes less of a GPU's memory, where it ran out of that."""
     alone: bool = False
     """Whether it gets a node of its own, because beside others it ran out of memory."""
 
@@ -157,12 +155,12 @@ def changes(plan: Plan, before: Sequence[Arm]) -> Changes:
     gone_rows, new_rows = (
         [tuple(getattr(arm, name) for name in fields) for arm in arms] for arms in (gone, new)
     )
-    for i, field in enumerate(fields):
+    for i, name in enumerate(fields):
         known = {row[:i] + row[i + 1 :]: row[i] for row in gone_rows}
         for row in new_rows:
             rest = row[:i] + row[i + 1 :]
             if rest in known:
-                edits[field, known[rest], row[i]] += 1
+                edits[name, known[rest], row[i]] += 1
     return Changes(len(new), len(gone), dict(edits))
 
 

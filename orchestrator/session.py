@@ -15,7 +15,6 @@ from orchestrator.failures import (
     Judge,
     RunEnded,
     TuneEnded,
-    Verdict,
     explain,
     killed_for_memory,
     lighter,
@@ -120,14 +119,14 @@ class Session:
 
     def _claim(self, job: Job) -> dict[str, int]:
         """Return the attempt number of each arm of the job that could be had."""
-        ids = [arm.id for arm in job.arms]
-        owners = {state.lease_owner for state in arm_states(self.store, ids).values()}
+        states = arm_states(self.store, [arm.id for arm in job.arms])
+        owners = {state.lease_owner for state in states.values()}
         dead = [owner for owner in owners if owner and is_dead(owner)]
         numbers = {
-            arm_id: claim(self.store, arm_id, self.owner, self.provenance, dead_owners=dead) for arm_id in ids
+            arm.id: claim(self.store, arm.id, self.owner, self.provenance, dead_owners=dead)
+            for arm in job.arms
         }
-        states = arm_states(self.store, [arm_id for arm_id in ids if numbers[arm_id] is None])
-        held = tuple(arm for arm in job.arms if arm.id in states and not states[arm.id].finished)
+        held = tuple(arm for arm in job.arms if numbers[arm.id] is None and not states[arm.id].finished)
         if held:
             self.held.add(replace(job, arms=held), states)
         return {arm_id: number for arm_id, number in numbers.items() if number is not None}
@@ -236,26 +235,28 @@ class Session:
         )
         for arm in waiting:
             end_attempt(self.store, arm.id, attempts[arm.id], cause="cancelled", error="not begun")
-        less, how = lighter(job, failure.cause, ended.told, self.sweep.runtime)
+        self._carry_on(failure, ended, left)
+
+    def _carry_on(self, failure: Failure, ended: Running, left: list[Arm]) -> None:
+        """Do what comes after a failure: try again, avoid the node, or start nothing more."""
+        less, how = lighter(ended.job, failure.cause, ended.told, self.sweep.runtime)
         verdict = self._judge.on_failure(
-            replace(job, arms=tuple(left)), failure, ended.node, possible=less is not None
+            replace(ended.job, arms=tuple(left)), failure, ended.node, possible=less is not None
         )
         again = less if verdict.again and not self.stopping else None
         if wanted := left if again else left[1:]:
-            self.queue.append(replace(again or job, arms=tuple(wanted)))
-        self._carry_out(verdict, failure, ended, left[0], f"it is tried again{how}" if again else "")
-
-    def _carry_out(self, verdict: Verdict, failure: Failure, ended: Running, failed: Arm, again: str) -> None:
-        then = again or "not tried again in this run"
-        self.progress.on_failure(failed, failure, then if failure.is_fault or again else "")
-        if verdict.bad_node and ended.place is not None and self._avoid(ended, ended.place):
+            self.queue.append(replace(again or ended.job, arms=tuple(wanted)))
+        then = f"it is tried again{how}" if again else "not tried again in this run"
+        self.progress.on_failure(left[0], failure, then if failure.is_fault or again else "")
+        if verdict.bad_node and self._avoid(ended):
             return
         if verdict.halt and not self.halted:
             self.halt(f"{verdict.halt}; `xsa status {self.sweep.name} --failed` shows them")
 
-    def _avoid(self, ended: Running, place: Place) -> bool:
+    def _avoid(self, ended: Running) -> bool:
         """Use the other nodes alone from now on, if there is one that can; what failed there is due again."""
-        if not self.room.avoid(place.node):
+        place = ended.place
+        if place is None or not self.room.avoid(place.node):
             return False
         others = [*self.running.values(), *(run for run, _ in self._unsettled if run is not ended)]
         known = {
@@ -296,7 +297,7 @@ class Session:
 
     def _look_again(self) -> None:
         """Take back what another run held and gave up."""
-        self.queue += self.held.due(lambda ids: arm_states(self.store, ids))
+        self.queue += self.held.due(self.store)
         if not self.running and not self.queue and (silent := self.held.silent) != self._told_silent:
             self._told_silent = silent
             if silent:

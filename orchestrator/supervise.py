@@ -142,7 +142,7 @@ def _train(session: Session) -> None:
 
     idle = 0
     while not session.finished and idle < TUNE_RESTARTS:
-        ended = None
+        ended, pause = None, 0.0
         try:
             run_session(session)
         except Exception as error:
@@ -156,11 +156,10 @@ def _train(session: Session) -> None:
                         "run the same command again."
                     ) from error
                 raise
-            ended = error
+            ended, pause = error, MEMORY_PAUSE_S if failure.cause == "host_oom" else 0.0
         idle = 0 if session.running else idle + 1
         session.abandon(ended)
-        if ended is not None and failure.cause == "host_oom":
-            time.sleep(MEMORY_PAUSE_S)
+        time.sleep(pause)
     session.settle()
 
 

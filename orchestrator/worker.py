@@ -65,11 +65,7 @@ def train_trial(
     from trainer.pair import train_pair
     from trainer.process import prepare
 
-    settings = Runtime.model_validate_json(runtime)
-    lighter = ("micro_batch", "activation_checkpointing")
-    settings = settings.model_copy(
-        update={name: config[name] for name in lighter if config[name] is not None}
-    )
+    settings = Runtime.model_validate_json(runtime).model_copy(update=config["lighter"])
     prepare(settings.threads)
     attempts: dict[str, int] = config["attempts"]
     stop, late = Path(stop_file), (settings.max_hours or float("inf")) * 3600 + time.monotonic()

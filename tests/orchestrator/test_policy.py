@@ -70,7 +70,7 @@ def test_a_gpu_out_of_memory_is_tried_again_with_less_until_there_is_no_less(
     run_out(bench, "one", micro_batch=1, activation_checkpointing=False)
     assert "it is tried again, with activation checkpointing" in bench.text
     (job,) = bench.session.queue
-    assert (job.micro_batch, job.activation_checkpointing) == (1, True)
+    assert job.lighter == {"micro_batch": 1, "activation_checkpointing": True}
     assert (bench.session.halted, bench.session.room.avoided) == (None, set())  # nobody has failed yet
     run_out(bench, "last", micro_batch=1, activation_checkpointing=True)
     assert "not tried again in this run" in bench.text

@@ -13,8 +13,6 @@ from schemas.sweep import Runtime
 from schemas.trial import Trial
 from tests.conftest import SMALL
 
-LIGHTER = {"micro_batch": None, "activation_checkpointing": None}
-
 
 class Told:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,10 +23,10 @@ class Told:
     def get_node_id(self) -> str:
         return "n1"
 
-    def train(self, folder: Path, **runtime: Any) -> list[Report]:
+    def train(self, folder: Path, lighter: dict[str, Any] | None = None, **runtime: Any) -> list[Report]:
         pair = Trial(**SMALL | {"steps": 3})
         train_trial(
-            {"attempts": {arm.id: 1 for arm in pair.arms}} | LIGHTER,
+            {"attempts": {arm.id: 1 for arm in pair.arms}, "lighter": lighter or {}},
             arms={arm.id: arm.model_dump() for arm in pair.arms},
             storage=str(folder),
             runtime=Runtime(**runtime).model_dump_json(),
@@ -46,6 +44,14 @@ def test_a_worker_says_first_where_it_is(tmp_path: Path, monkeypatch: pytest.Mon
     reports = told.train(tmp_path)
     assert told.sent[0][PLACE]["node"] == "n1"
     assert [told.record.status for told in reports].count("done") == 2
+
+
+def test_a_trial_that_ran_out_of_memory_is_trained_with_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lighter = {"micro_batch": 1, "activation_checkpointing": True}
+    reports = Told(monkeypatch).train(tmp_path, lighter)
+    assert all(lighter.items() <= report.record.environment.items() for report in reports)
 
 
 def test_the_arm_that_runs_out_of_time_is_the_one_that_is_named(
